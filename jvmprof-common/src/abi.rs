@@ -5,6 +5,8 @@
 //! no version to negotiate; [`SampleHeader::magic`] only catches a committed object that is older
 //! than this file.
 
+use crate::thread_context::MAX_RECORD_WORDS;
+
 /// User frames of one sample, at most.
 pub const MAX_USER_FRAMES: usize = 1024;
 /// Kernel frames of one sample, at most; the default of `/proc/sys/kernel/perf_event_max_stack`.
@@ -42,6 +44,7 @@ const _: () = assert!(
         + RED_ZONE_WORDS
         + FAR_WORDS
         + COPY_WORDS
+        + MAX_RECORD_WORDS
         <= SAMPLE_WORDS
 );
 const _: () = assert!(SAMPLE_WORDS.is_power_of_two());
@@ -71,7 +74,9 @@ pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x05");
 /// A sample as it stands in the ring buffer, followed by `head_words` words of its event,
 /// `user_words` frame words (leaf first, see [`crate::frame::UserFrame`]), `tail_words` words of
 /// stack starting `tail_below` bytes below `tail_sp`, and `far_words` words of other stretches of
-/// memory: each its address, the number of its words, and these.
+/// memory: each its address, the number of its words, and these. With [`FLAG_THREAD_CONTEXT`] the
+/// rest of it is the begin of the thread's context ([`crate::thread_context`]), filled up to a
+/// word.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {
@@ -100,7 +105,7 @@ pub struct SampleHeader {
     pub tail_words: u16,
     /// A [`Stop`] as `u8`.
     pub stop: u8,
-    /// [`FLAG_KERNEL_MODE`], [`FLAG_ALLOCATION`], [`FLAG_OFF_CPU`].
+    /// [`FLAG_KERNEL_MODE`], [`FLAG_ALLOCATION`], [`FLAG_OFF_CPU`], [`FLAG_THREAD_CONTEXT`].
     pub flags: u8,
     /// Bytes of the tail that lie below `tail_sp`.
     pub tail_below: u16,
@@ -118,6 +123,8 @@ pub const FLAG_KERNEL_MODE: u8 = 1;
 pub const FLAG_ALLOCATION: u8 = 2;
 /// The sample is of a wait off the CPU.
 pub const FLAG_OFF_CPU: u8 = 4;
+/// The sample ends in the context of the request that its thread worked on.
+pub const FLAG_THREAD_CONTEXT: u8 = 8;
 
 /// The events that samples are taken of, each with counters of its own.
 #[repr(u32)]
@@ -253,6 +260,9 @@ pub enum Counter {
     Dropped = 8,
     /// Buffers chosen for a census whose record found no space in the ring buffer.
     TlabsLost = 9,
+    /// Emitted without the thread's context, or its attributes, although there is one: its memory
+    /// could not be read.
+    ThreadContextUnreadable = 10,
     /// Walks of user stacks, by how they ended: this index plus the [`Stop`].
     StopBase = 16,
 }
@@ -260,7 +270,7 @@ pub enum Counter {
 impl Counter {
     pub const LEN: u32 = 48;
     /// All but [`Counter::StopBase`].
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Taken,
         Self::Emitted,
         Self::RingBufferFull,
@@ -271,6 +281,7 @@ impl Counter {
         Self::FilterFull,
         Self::Dropped,
         Self::TlabsLost,
+        Self::ThreadContextUnreadable,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -285,6 +296,7 @@ impl Counter {
             Self::FilterFull => "filter_full",
             Self::Dropped => "dropped",
             Self::TlabsLost => "tlabs_lost",
+            Self::ThreadContextUnreadable => "thread_context_unreadable",
             Self::StopBase => "stop",
         }
     }
@@ -326,6 +338,13 @@ pub mod globals {
     pub const TASK_STACK: &str = "TASK_STACK";
     /// `u32`: offset of `task_struct.sched_info.run_delay`; 0: this kernel has none.
     pub const TASK_RUN_DELAY: &str = "TASK_RUN_DELAY";
+    /// The offset of `task_struct.se.cfs_rq`; 0 where the kernel doesn't say for how long control
+    /// groups were out of CPU quota. The next ones are of `struct cfs_rq` and `struct rq`.
+    pub const TASK_GROUP_QUEUE: &str = "TASK_GROUP_QUEUE";
+    /// Of `throttled_clock_self` and, behind it, `throttled_clock_self_time`.
+    pub const QUEUE_THROTTLED: &str = "QUEUE_THROTTLED";
+    pub const QUEUE_CPU: &str = "QUEUE_CPU";
+    pub const CPU_CLOCK: &str = "CPU_CLOCK";
     /// `u32`: offset of `task_struct.comm`.
     pub const TASK_COMM: &str = "TASK_COMM";
     /// `u32`: offset of `vm_area_struct.vm_start`.
@@ -344,6 +363,10 @@ pub mod globals {
     pub const WAKEUP_BYTES: &str = "WAKEUP_BYTES";
     /// `u32`: index of the first scratch slot of uprobes and waits.
     pub const FIRST_PROBE_SLOT: &str = "FIRST_PROBE_SLOT";
+    /// `u32`: 1 if samples carry the contexts of their threads.
+    pub const THREAD_CONTEXT: &str = "THREAD_CONTEXT";
+    /// `u32`: 1 if the owners of monitors that threads enter are read at each switch.
+    pub const MONITOR_OWNERS: &str = "MONITOR_OWNERS";
     /// `u32`: 1 if the kernel program logs through aya-log.
     pub const LOG: &str = "LOG";
 }

@@ -201,7 +201,8 @@ pub struct Jvm {
     /// parsed, versions of redefined classes included, before any of its methods can run (openjdk
     /// src/hotspot/share/classfile/classFileParser.cpp, `fill_instance_klass`).
     pub loaded_classes: u64,
-    /// Unwind rows of stubs, interpreter and adapters: see [`crate::tables`]; 0 if there are none.
+    /// Unwind rows of stubs, interpreter and adapters: see [`crate::unwind_tables`]; 0 if there are
+    /// none.
     pub table: u32,
     pub reserved: u32,
     pub layout: JvmLayout,

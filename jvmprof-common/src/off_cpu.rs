@@ -6,6 +6,8 @@
 //! distribution of mean [`OffCpuSettings::interval`], and a wait with a point in it is kept. What
 //! is left of such a distance doesn't depend on what has passed: each wait draws one anew.
 
+use crate::blocker::Blocker;
+
 /// What the daemon wants.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +37,14 @@ pub struct FollowedThread {
     /// when it ended: what was before that is in the [`ReportedPart`].
     pub last_since_ns: u64,
     pub last_began_ns: u64,
+    /// The owner of the monitor that it entered when it was switched away, as the JVM has it: see
+    /// [`crate::blocker::find_owner`].
+    pub monitor_owner: u64,
+    /// Of a thread that could run when it was switched away: the run queue of its control group
+    /// that it was on, the address of a `struct cfs_rq`, and for how long that had been out of CPU
+    /// quota since it was made, ns. 0: it isn't known.
+    pub group_queue: u64,
+    pub throttled_ns: u64,
 }
 
 /// The part of a wait that was reported while it went on, by the thread's id.
@@ -78,6 +88,13 @@ pub struct WaitRecord {
     pub state: u64,
     /// The number of the system call, `orig_ax`; negative: it was in none.
     pub system_call: u64,
+    /// What a thread of a JVM waited for.
+    pub blocker: Blocker,
+    /// [`FollowedThread::monitor_owner`].
+    pub monitor_owner: u64,
+    /// The part of the wait in which the thread's control group had used up its CPU quota, ns; 0
+    /// where that isn't known.
+    pub throttled_ns: u64,
 }
 
 /// A thread that still waits, as it is inspected: the arguments and results of the program
@@ -112,7 +129,7 @@ pub const INSPECT_PROGRAM: &str = "inspect_waiting";
 /// [`WaitingThread::process_start_ns`] by `CLOCK_BOOTTIME`.
 pub const ADOPT_PROGRAM: &str = "adopt_waiting";
 /// Threads of one process that it considers, at most.
-pub const MAX_ADOPTED: u32 = 1024;
+pub const MAX_ADOPTED: u32 = 4096;
 
 /// Words of a [`WaitRecord`].
 pub const WAIT_WORDS: usize = size_of::<WaitRecord>() / 8;
@@ -131,4 +148,4 @@ pub const fn is_runnable(state: u32) -> bool {
     state == 0 || state & PREEMPTED != 0
 }
 
-const _: () = assert!(size_of::<FollowedThread>() == 7 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<FollowedThread>() == 10 * 8, "no padding: it lies in a map");

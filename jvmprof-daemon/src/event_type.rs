@@ -18,6 +18,11 @@ pub enum EventType {
     Allocation,
     /// Time that threads wait off the CPU.
     OffCpu,
+    /// Contention of locks in JVMs: the waits off the CPU that are for one.
+    Lock,
+    /// All time of threads: what a recording makes of CPU time and waits at its end. It isn't in
+    /// [`Self::ALL`].
+    Wall,
 }
 
 /// One of the numbers that a pprof sample has, by its name and unit.
@@ -65,25 +70,37 @@ pub enum ShownUnit {
     Waits,
     /// Nanoseconds of waits.
     WaitingTime,
+    Contentions,
+    /// Nanoseconds of waits for locks.
+    LockTime,
+    /// Nanoseconds of threads, on the CPU or off it.
+    WallTime,
 }
 
 impl ShownUnit {
     /// Returns the unit of a sample type by its name.
     pub fn of_sample_type(name: Option<&str>) -> Self {
         let number = |types: &[SampleType]| types.iter().find(|of| Some(of.name) == name).map(|of| of.number);
-        match (number(ALLOCATED), number(WAITED)) {
-            (Some(SampleNumber::Count), _) => Self::Objects,
-            (Some(SampleNumber::Value), _) => Self::Bytes,
-            (_, Some(SampleNumber::Count)) => Self::Waits,
-            (_, Some(SampleNumber::Value)) => Self::WaitingTime,
-            (None, None) => Self::Samples,
+        let numbers = [ALLOCATED, WAITED, DELAYED].map(number);
+        let units = [
+            [Self::Objects, Self::Bytes],
+            [Self::Waits, Self::WaitingTime],
+            [Self::Contentions, Self::LockTime],
+        ];
+        let found = numbers.into_iter().zip(units).find_map(|(number, units)| Some((number?, units)));
+        match found {
+            Some((SampleNumber::Count, [count, _])) => count,
+            Some((SampleNumber::Value, [_, value])) => value,
+            None if name == Some(WALL_TIME.name) => Self::WallTime,
+            None => Self::Samples,
         }
     }
 }
 
 impl EventType {
-    /// All events. Their order is written to disk by the spool: new ones come last.
-    pub const ALL: [Self; Event::ALL.len()] = [Self::Cpu, Self::Allocation, Self::OffCpu];
+    /// All events that are delivered. Their order is written to disk by the spool: new ones come
+    /// last.
+    pub const ALL: [Self; Event::ALL.len() + 1] = [Self::Cpu, Self::Allocation, Self::OffCpu, Self::Lock];
 
     /// Returns the event's place in [`Self::ALL`].
     pub const fn index(self) -> usize {
@@ -96,15 +113,18 @@ impl EventType {
             Self::Cpu => "cpu",
             Self::Allocation => "allocation",
             Self::OffCpu => "off_cpu",
+            Self::Lock => "lock",
+            Self::Wall => "wall",
         }
     }
 
-    /// Returns the event as the kernel programs count it.
-    pub const fn kernel_event(self) -> Event {
+    /// Returns the event as the kernel programs count it; `None` if they don't sample it.
+    pub const fn kernel_event(self) -> Option<Event> {
         match self {
-            Self::Cpu => Event::Cpu,
-            Self::Allocation => Event::Allocation,
-            Self::OffCpu => Event::OffCpu,
+            Self::Cpu => Some(Event::Cpu),
+            Self::Allocation => Some(Event::Allocation),
+            Self::OffCpu => Some(Event::OffCpu),
+            Self::Lock | Self::Wall => None,
         }
     }
 
@@ -113,24 +133,15 @@ impl EventType {
     pub const fn is_estimated(self) -> bool {
         match self {
             Self::Cpu => false,
-            Self::Allocation | Self::OffCpu => true,
+            Self::Allocation | Self::OffCpu | Self::Lock | Self::Wall => true,
         }
     }
 
-    /// Returns what pictures of this event count.
-    pub fn shown_unit(self) -> ShownUnit {
-        match self {
-            Self::Cpu => ShownUnit::Samples,
-            Self::Allocation => ShownUnit::Bytes,
-            Self::OffCpu => ShownUnit::WaitingTime,
-        }
-    }
-
-    /// Returns the number of a sample that is in this unit.
+    /// Returns the number of a sample that pictures of this event show.
     pub fn shown_number(self) -> SampleNumber {
         match self {
             Self::Cpu => SampleNumber::Count,
-            Self::Allocation | Self::OffCpu => SampleNumber::Value,
+            Self::Allocation | Self::OffCpu | Self::Lock | Self::Wall => SampleNumber::Value,
         }
     }
 
@@ -140,6 +151,8 @@ impl EventType {
             Self::Cpu => &CPU,
             Self::Allocation => &ALLOCATION,
             Self::OffCpu => &OFF_CPU,
+            Self::Lock => &LOCK,
+            Self::Wall => &WALL,
         }
     }
 }
@@ -179,6 +192,28 @@ const OFF_CPU: EventDescriptor = EventDescriptor {
     period_type: OFF_CPU_TIME,
 };
 
+const DELAYED: &[SampleType] =
+    &[CONTENTIONS, SampleType { name: "delay", unit: "nanoseconds", number: SampleNumber::Value }];
+const CONTENTIONS: SampleType =
+    SampleType { name: "contentions", unit: "count", number: SampleNumber::Count };
+/// As Go names it.
+const LOCK: EventDescriptor = EventDescriptor {
+    name: "lock",
+    series: "mutex",
+    sample_types: DELAYED,
+    pushed_types: DELAYED,
+    period_type: CONTENTIONS,
+};
+
+const WALL_TIME: SampleType = SampleType { name: "wall", unit: "nanoseconds", number: SampleNumber::Value };
+const WALL: EventDescriptor = EventDescriptor {
+    name: "wall",
+    series: "wall",
+    sample_types: &[SAMPLES, WALL_TIME],
+    pushed_types: &[SAMPLES, WALL_TIME],
+    period_type: WALL_TIME,
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,7 +221,8 @@ mod tests {
     #[test]
     fn an_event_is_at_its_index_and_has_one_name() {
         for (index, event) in EventType::ALL.into_iter().enumerate() {
-            assert_eq!((event.index(), event.kernel_event() as usize), (index, index));
+            assert_eq!(event.index(), index);
+            assert!(event.kernel_event().is_none_or(|event| event as usize == index));
             let json = serde_json::to_string(&event).expect("JSON");
             assert_eq!(json, format!("{:?}", event.as_str()));
         }

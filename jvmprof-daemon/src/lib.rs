@@ -58,6 +58,7 @@
 //! | `budget`, `intern` | a time budget; shared strings |
 //! | `cache_directory` | a folder of files within a limit of bytes |
 //! | `generational_cache` | a cache whose entries live for some generations |
+//! | `window_length` | lengths of windows that keep a fleet out of step |
 //! | [`event_type`] | the events that samples are taken of: series names, sample types |
 //! | [`clock`] | the clocks of the kernel |
 //! | [`own_process`] | this process: priority of threads, allocator, memory limit, CPU used |
@@ -71,9 +72,9 @@
 //! | [`kernel_tables`] | the tables of the kernel programs: rows, regions, JVMs |
 //! | [`symbolize`] | publishing to the kernel, completing stacks, naming frames |
 //! | [`export`] | delivery, Parca client, spool, local store, collector |
-//! | [`telemetry`] | metrics, health, logs |
 //! | [`config`] | settings of the file, the environment and the flags; relabelling rules |
 //! | [`pipeline`] | the stages above, from events to batches |
+//! | [`telemetry`] | metrics, health, logs |
 //! | [`app`] | the command line and its subcommands |
 //!
 //! # Where to read on
@@ -90,6 +91,7 @@ mod budget;
 mod cache_directory;
 mod generational_cache;
 mod intern;
+mod window_length;
 
 pub mod clock;
 pub mod event_type;
@@ -116,10 +118,10 @@ pub mod symbolize;
 
 pub mod export;
 
-pub mod telemetry;
-
 pub mod config;
 
 pub mod pipeline;
+
+pub mod telemetry;
 
 pub mod app;

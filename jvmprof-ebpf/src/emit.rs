@@ -18,6 +18,7 @@ use jvmprof_common::{
     },
     address::Avma,
     allocation::TlabRecord,
+    pause::PauseRecord,
 };
 
 use crate::{
@@ -27,6 +28,7 @@ use crate::{
     program_kind::ProgramKind,
     scratch::{self, Scratch, ScratchSlot},
     task::Task,
+    thread::context,
 };
 
 /// The daemon sets its size.
@@ -50,6 +52,7 @@ pub fn finish<C: ProgramKind>(scratch: *mut Scratch, ctx: *mut c_void, stop: u64
             goroutine::append_parked(slot);
         }
     }
+    context::append(slot, C::EVENT, stop);
     // SAFETY: as above.
     let scratch = unsafe { &mut *scratch };
     // What the daemon has to read of the process may be gone soon; or the next such stack can be
@@ -186,6 +189,17 @@ pub fn emit_tlab(record: &TlabRecord) -> bool {
     let record = (&raw const *record).cast_mut().cast::<c_void>();
     // SAFETY: the record is `bytes` long.
     unsafe { bpf_ringbuf_output(ring(), record, bytes, u64::from(BPF_RB_FORCE_WAKEUP)) == 0 }
+}
+
+/// Writes a pause, in the order of samples; returns false if the ring buffer is full.
+#[inline(always)]
+pub fn emit_pause(record: &PauseRecord) -> bool {
+    let bytes = size_of::<PauseRecord>() as u64;
+    let wakes = unread() >= u64::from(globals::wakeup_bytes());
+    let flags = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    let record = (&raw const *record).cast_mut().cast::<c_void>();
+    // SAFETY: the record is `bytes` long.
+    unsafe { bpf_ringbuf_output(ring(), record, bytes, u64::from(flags)) == 0 }
 }
 
 #[inline(always)]

@@ -15,7 +15,8 @@
 //! 4. `frozen` ([`walk`]) runs instead for the frames of a virtual thread that lie in the Java
 //!    heap.
 //! 5. At the end, in whichever program that is, [`emit`] copies what the daemon needs to go on,
-//!    also of [`goroutine`]s, and writes the sample to the ring buffer.
+//!    also of [`goroutine`]s, appends the thread's context where that is wanted
+//!    ([`thread`]), and writes the sample to the ring buffer.
 //!
 //! The walk's algorithm is [`jvmprof_common::unwind`]; here is what it runs on: the maps that the
 //! daemon fills ([`tables`]), memory of the process ([`user_memory`]), a cache of what the last
@@ -34,6 +35,8 @@
 //! - `wait_begin` and `wait_end` or `wait_end_probe` ([`programs::off_cpu`]): the time that threads
 //!   spend off the CPU; of the waits that are kept, `wait_leaf`, `wait_unwind` and `wait_frozen`
 //!   (or `wait_probe_leaf` and so on) walk the stacks;
+//! - `pause_begin`, `pause_reached` and `pause_end` ([`programs::pauses`]): the times in which JVMs
+//!   stop their threads;
 //! - `inspect_waiting` and `adopt_waiting` ([`programs::waiting_threads`]), which the daemon runs
 //!   to see where threads are that don't come back;
 //! - `kernel_names` ([`programs::kernel_names`]), which the daemon runs to name addresses of the
@@ -55,6 +58,7 @@ mod programs;
 mod scratch;
 mod tables;
 mod task;
+mod thread;
 mod user_memory;
 mod walk;
 

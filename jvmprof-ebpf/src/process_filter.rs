@@ -7,7 +7,12 @@ use aya_ebpf::{
 };
 use jvmprof_common::abi::{Counter, Event};
 
-use crate::{counters::count, globals, tables, task::Task};
+use crate::{
+    counters::count,
+    globals, tables,
+    task::Task,
+    thread::{blocker, context},
+};
 
 #[map]
 static PROFILED_PIDS: HashMap<u32, u8> = HashMap::with_max_entries(16_384, 0);
@@ -56,6 +61,8 @@ fn process_fork(ctx: RawTracePointContext) -> i32 {
 fn process_exec(ctx: RawTracePointContext) -> i32 {
     if let Some(tgid) = Task(ctx.arg::<u64>(0)).tgid() {
         tables::forget(tgid);
+        context::forget(tgid);
+        blocker::forget(tgid);
         // The rules are evaluated again for the new program.
         let _ = DROPPED_PIDS.remove(tgid);
     }

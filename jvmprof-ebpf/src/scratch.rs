@@ -11,7 +11,6 @@ use jvmprof_common::{
     abi::{MAX_FRAME_WORDS, PROBE_SLOTS, SAMPLE_WORDS, SampleHeader},
     address::Avma,
     jvm::MethodIdentity,
-    tables::{PackedRule, ProcessEntry, Region},
     unwind::{
         Cursor, StackWindow,
         hotspot::{
@@ -20,6 +19,7 @@ use jvmprof_common::{
         },
         verifier::BarrierVar,
     },
+    unwind_tables::{PackedRule, ProcessEntry, Region},
 };
 
 use crate::globals;

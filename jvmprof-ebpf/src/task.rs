@@ -70,6 +70,16 @@ impl Task {
         }
     }
 
+    /// Returns the run queue of its control group that it is on; `None` where that isn't known, or
+    /// the kernel doesn't say for how long such a queue was out of CPU quota.
+    #[inline(always)]
+    pub fn group_queue(self) -> Option<GroupQueue> {
+        match globals::task_group_queue() {
+            0 => None,
+            offset => self.read(offset).map(GroupQueue),
+        }
+    }
+
     #[inline(always)]
     pub fn tgid(self) -> Option<u32> {
         self.read(globals::task_tgid())
@@ -110,5 +120,30 @@ impl Task {
     fn read<T>(self, offset: u32) -> Option<T> {
         // SAFETY: the helper reads any kernel address without faulting and reports failure.
         unsafe { bpf_probe_read_kernel((self.0 + offset as u64) as *const T) }.ok()
+    }
+}
+
+/// The address of a `struct cfs_rq`: the threads of one control group that are to run on one CPU.
+#[derive(Clone, Copy)]
+pub struct GroupQueue(pub u64);
+
+impl GroupQueue {
+    /// Returns for how long it was out of CPU quota since it was made, ns: because of its own group
+    /// or of one above it. `None` if it is gone.
+    #[inline(always)]
+    pub fn throttled_ns(self) -> Option<u64> {
+        let [since, ended]: [u64; 2] = self.read(globals::queue_throttled())?;
+        if since == 0 {
+            return Some(ended);
+        }
+        // It is now. The time is that of its CPU's clock, which the switch has just updated.
+        let cpu = Self(self.read(globals::queue_cpu())?);
+        let now: u64 = cpu.read(globals::cpu_clock())?;
+        Some(ended + now.saturating_sub(since))
+    }
+
+    #[inline(always)]
+    fn read<T>(self, offset: u32) -> Option<T> {
+        Task(self.0).read(offset)
     }
 }

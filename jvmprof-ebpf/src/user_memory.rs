@@ -2,7 +2,7 @@
 //! and report failure.
 
 use aya_ebpf::helpers::{bpf_probe_read_user, bpf_probe_read_user_buf};
-use jvmprof_common::address::Avma;
+use jvmprof_common::{address::Avma, thread_local::ReadWord};
 
 #[inline(always)]
 pub fn read_word(address: Avma) -> Option<u64> {
@@ -21,4 +21,14 @@ pub fn read_byte(address: Avma) -> Option<u8> {
 pub fn read(address: Avma, into: &mut [u8]) -> bool {
     // SAFETY: as above.
     unsafe { bpf_probe_read_user_buf(address.0 as *const u8, into) }.is_ok()
+}
+
+/// The memory of the process that runs.
+pub struct UserMemory;
+
+impl ReadWord for UserMemory {
+    #[inline(always)]
+    fn read_word(&self, address: Avma) -> Option<u64> {
+        read_word(address)
+    }
 }

@@ -2,11 +2,11 @@
 
 mod allocation;
 mod bench;
-mod build;
 #[cfg(test)]
 mod checks;
 mod demo;
 mod ebpf;
+mod files;
 mod kernels;
 mod package;
 mod paths;
@@ -44,10 +44,10 @@ enum Task {
     Zoo(zoo::ZooArgs),
     /// Compare profiles of allocation with what a program says that it allocates (as root)
     Allocation(allocation::Args),
-    /// Build what is shipped: the static program, the Debian package, the image's root; try the
-    /// package on a booted Debian
+    /// Build what is shipped: the static program, its Debian and RPM packages, an archive, the
+    /// image's root; try the Debian package on a booted Debian
     Package(package::PackageArgs),
-    /// Render the Helm chart and check it and the other manifests against Kubernetes's schemas
+    /// Render the Helm charts and check them and the other manifests against Kubernetes's schemas
     Manifests,
     /// Kill the backend and the daemon, fill the disk, and account for every sample (as root)
     Soak(soak::Args),

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::process::{Child, Command, Output, Stdio};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
 /// Formats the command as a person would type it, without its environment.
 pub(crate) fn command_line(command: &Command) -> String {
@@ -50,6 +50,12 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let text = String::from_utf8(output.stdout)
         .with_context(|| format!("reading the output of `{}` as UTF-8", command_line(command)))?;
     Ok(text.trim().to_owned())
+}
+
+/// Fails unless this process is root's; `why` says what needs that.
+pub(crate) fn require_root(why: &str) -> anyhow::Result<()> {
+    ensure!(nix::unistd::geteuid().is_root(), "{why}: run it as root");
+    Ok(())
 }
 
 /// A child process that is killed when this value is dropped.

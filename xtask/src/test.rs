@@ -9,11 +9,11 @@ use std::{fs, io, thread};
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
-use crate::build;
 use crate::ebpf;
 use crate::kernels;
 use crate::paths;
-use crate::run::{command_line, output, run};
+use crate::run::{command_line, output, require_root, run};
+use crate::setup::build;
 use crate::setup::jdk;
 use crate::setup::packages;
 use crate::setup::python;
@@ -144,9 +144,7 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
             .run("unwinder", |count| cargo_tests(count, &setup, &chosen(&test_binaries("jvmprof-common")?)));
         return suites.close();
     }
-    if output(Command::new("id").arg("-u"))? != "0" {
-        bail!("the tests load kernel programs and read other processes: run them as root");
-    }
+    require_root("the tests load kernel programs and read other processes")?;
     // The one waits for the network, the other for the processors.
     let setup = thread::scope(|scope| {
         let setup = scope.spawn(|| if args.no_setup { Ok(Setup::found()) } else { Setup::ensure() });

@@ -4,13 +4,17 @@
 (function (jvmprof) {
   const { element, format, icon } = jvmprof;
 
-  const DEFAULTS = { range: "15m", group: "auto", type: "", refresh: 0, matches: [], base: null, baseMatches: null, wrong: [] };
+  const DEFAULTS = { range: "15m", group: "auto", type: "", refresh: 0, matches: [], base: null, baseMatches: null, heat: "", wrong: [] };
   /// What profiles can count, by series and sample type. CPU time is pushed as samples alone.
   const TYPES = {
     "": "Samples",
     "process_cpu:cpu": "CPU time",
     "memory:alloc_space": "Allocated bytes",
     "memory:alloc_objects": "Allocated objects",
+    "off_cpu:off_cpu": "Waiting time",
+    "off_cpu:waits": "Waits",
+    "mutex:delay": "Waiting for locks",
+    "mutex:contentions": "Contentions of locks",
   };
   const CPU_TIME = "process_cpu:cpu";
   /// How long a page waits for an answer; the collector itself gives up earlier and says why.
@@ -40,6 +44,8 @@
     if (Object.hasOwn(TYPES, query.get("type") ?? "")) state.type = query.get("type") ?? "";
     else wrong("type");
     state.refresh = [10, 30, 60].find((seconds) => seconds === Number(query.get("refresh"))) ?? 0;
+    if (Object.hasOwn(jvmprof.HEATS, query.get("timeline") ?? "")) state.heat = query.get("timeline") ?? "";
+    else wrong("timeline");
     state.matches = conditions(query.getAll("match"));
     state.base = jvmprof.parseBase(query.get("base"));
     if (query.has("base") && !state.base) wrong("base");
@@ -83,6 +89,7 @@
     if (state.base) query.set("base", jvmprof.baseText(state.base));
     // Without any condition, the base has none; without the parameter, those of the other side.
     if (state.base && state.baseMatches) for (const text of state.baseMatches.length ? state.baseMatches.map(conditionText) : [""]) query.append("base_match", text);
+    if (state.heat) query.set("timeline", state.heat);
     if (state.refresh) query.set("refresh", String(state.refresh));
     jvmprof.writeViewState(query, view);
     return `?${query}`;
@@ -129,6 +136,10 @@
         );
       this.filters = new jvmprof.LabelFilters(document.getElementById("filters"), this.state, (changes) => this.change(changes));
       this.timeline = new jvmprof.Timeline(document.getElementById("timeline"), (from, to) => this.change({ from, to }));
+      this.heats = element("select", { "aria-label": "What the timeline shows", onchange: () => this.changeHeat(this.heats.value) });
+      for (const [heat, name] of Object.entries(jvmprof.HEATS)) this.heats.append(element("option", { value: heat }, name));
+      document.getElementById("filters").append(element("label.select", { title: "Bars of the load, or a row for each group or part of JVMs' time" }, "Timeline", this.heats));
+      this.showHeat();
       this.holder = element("div.view");
       this.empty = element("div.empty", { hidden: true });
       this.app.append(this.holder, this.empty);
@@ -137,6 +148,7 @@
         onState: (changes, asNewEntry) => {
           Object.assign(this.viewState, changes);
           this.writeAddress(asNewEntry);
+          if ("edits" in changes) this.timeline.choose(this.chosenActivities());
         },
         fetchSubtrees: (hashes) => this.fetchSubtrees(hashes),
       });
@@ -160,6 +172,18 @@
       this.load();
     }
 
+    /// Nothing is asked for anew.
+    changeHeat(heat) {
+      this.state.heat = heat;
+      this.showHeat();
+      this.writeAddress(false);
+    }
+
+    showHeat() {
+      this.heats.value = this.state.heat;
+      this.timeline.setHeat(this.state.heat);
+    }
+
     /// Choices of what is looked at can be gone back from; how it is looked at can't.
     writeAddress(asNewEntry) {
       const to = address(this.state, this.viewState);
@@ -172,11 +196,13 @@
       const [state, view] = readAddress();
       this.state = state;
       this.viewState = view;
+      this.showHeat();
       this.time.show(state);
       this.types.value = state.type;
       this.filters.show(state);
       this.compare.show(state);
       this.view.applyState(view);
+      this.timeline.choose(this.chosenActivities());
       this.load();
     }
 
@@ -224,6 +250,10 @@
       this.schedule();
     }
 
+    chosenActivities() {
+      return jvmprof.chosenActivities(this.viewState.edits.map(jvmprof.parseEdit).filter(Boolean));
+    }
+
     /// The tree of the stacks through these nodes, of the very time that is shown.
     async fetchSubtrees(hashes) {
       const query = new URLSearchParams(this.query);
@@ -234,6 +264,7 @@
     /// What the timeline's bars measure: `{name, of(samples, ms)}`.
     rate(periodNs) {
       if (this.state.type.startsWith("memory:")) return { name: "objects/s", of: (samples, ms) => (samples * 1000) / ms };
+      if (/^(off_cpu|mutex):/.test(this.state.type)) return { name: "stacks/s", of: (samples, ms) => (samples * 1000) / ms };
       if (!periodNs) return { name: "samples/s", of: (samples, ms) => (samples * 1000) / ms };
       return { name: "CPUs", of: (samples, ms) => (samples * periodNs) / (ms * 1e6) };
     }
@@ -249,7 +280,8 @@
     show(timeline, labels, flame) {
       this.message.replaceChildren();
       this.showWrong();
-      this.timeline.show(timeline, this.rate(flame.period_ns));
+      const hasJvm = Boolean(flame.tree.nodes.activity?.length);
+      this.timeline.show(timeline, this.rate(flame.period_ns), hasJvm ? flame.activities?.samples : null, this.chosenActivities());
       this.filters.setLabels(labels);
       this.filters.series.textContent = `${format.count(flame.series)} series · ${format.count(flame.profiles)} profiles`;
       if (flame.unreadable) {
@@ -286,12 +318,12 @@
           act("Remove the filters", { matches: [] }),
         );
       } else {
-        const command = `sudo jvmprof daemon --remote-store-address ${location.host} --remote-store-insecure`;
+        const command = `sudo jvmprof daemon --remote-store-address ${location.origin}`;
         this.empty.replaceChildren(
           element("h2", {}, "No profiles yet"),
           element("p", {}, "This collector has received none. Start a profiler on this host, and samples appear here within seconds:"),
           element("pre", {}, command),
-          element("p", {}, "From another host, use this host's name or address, and let the collector listen on it: ", element("code", {}, "--listen")),
+          element("p", {}, "From another host, use this host's name or address, and let the collector listen on it: ", element("code", {}, "--listen"), ". If it asks for a token: ", element("code", {}, "--remote-store-bearer-token-file")),
           act("Look again", {}),
         );
       }

@@ -4,6 +4,7 @@
 (function (jvmprof) {
   const { element, format } = jvmprof;
 
+  /// Of bars.
   const HEIGHT = 54;
   /// Room above the highest bar.
   const ABOVE = 6;
@@ -32,6 +33,10 @@
     /// `onRange(from, to)` gets the part that was chosen.
     constructor(container, onRange) {
       this.onRange = onRange;
+      this.cursor = new jvmprof.CellCursor();
+      this.heat = "";
+      this.left = 0;
+      this.height = HEIGHT;
       this.container = container;
       container.tabIndex = 0;
       container.setAttribute("role", "application");
@@ -57,26 +62,46 @@
       this.container.hidden = true;
     }
 
-    /// `rate` is what bars measure: `{name, of(samples, milliseconds)}`.
-    show({ start_ms, step_ms, samples }, rate) {
+    /// `rate` is what bars measure: `{name, of(samples, milliseconds)}`. `activities`: samples of
+    /// each bar by what JVMs' samples were taken in, if that is known; `chosen` of them are shown.
+    show({ start_ms, step_ms, samples, rows }, rate, activities = null, chosen = null) {
+      this.activities = activities;
+      this.groups = rows.map(({ name, samples }) => ({ name: name ?? "all others", samples }));
+      this.chosen = chosen;
       this.from = start_ms;
       this.step = step_ms;
       this.samples = samples;
       this.rate = rate;
       this.to = start_ms + step_ms * samples.length;
       this.container.hidden = false;
-      const label = `${rate.name} from ${format.time(this.from)} to ${format.time(this.to)}. Arrow keys move, with Shift they choose a part, Enter shows it.`;
-      this.container.setAttribute("aria-label", label);
       this.draw();
+    }
+
+    /// Says what is drawn: `rows` of a heatmap, or null for bars.
+    describeAll(rows) {
+      const by = rows ? jvmprof.HEAT_LABELS[this.heat] : "";
+      const names = rows ? ` Rows, with the most of each: ${rows.map(({ name, samples }) => `${name} ${format.short(this.rate.of(Math.max(...samples), this.step))}`).join(", ")}.` : "";
+      const label = `${this.rate.name}${by} from ${format.time(this.from)} to ${format.time(this.to)}.${names} Arrow keys move, with Shift they choose a part, Enter shows it.`;
+      this.container.setAttribute("aria-label", label);
     }
 
     draw() {
       const width = this.container.clientWidth;
       if (!this.samples || !width) return;
+      const rows = this.heatRows();
+      this.left = rows ? jvmprof.heatGutter(width) : 0;
+      this.height = rows ? jvmprof.heatHeight(rows) : HEIGHT;
+      this.bars.attr("width", width).attr("height", this.height).classed("heat-rows", Boolean(rows));
+      this.drawAxis(width);
+      this.describeAll(rows);
+      if (rows) {
+        jvmprof.drawHeatRows(this, rows, width);
+        return;
+      }
+      this.bars.selectAll("rect.cell, text.row-name").remove();
       const values = this.samples.map((count) => this.rate.of(count, this.step));
       const y = d3.scaleLinear().domain([0, Math.max(...values) || 1]).nice(2).range([HEIGHT, ABOVE]);
       const step = width / values.length;
-      this.bars.attr("width", width).attr("height", HEIGHT);
       const ticks = y.ticks(2).filter((value) => value > 0);
       this.bars
         .selectAll("line.grid")
@@ -88,27 +113,63 @@
         .attr("y2", (value) => y(value));
       this.bars
         .selectAll("rect.slot")
-        .data(values)
+        .data(this.activities ? this.stacks(y) : values.map((value, index) => ({ index, top: HEIGHT - this.barHeight(value, y), bottom: HEIGHT })))
         .join("rect")
-        .attr("class", "slot")
-        .attr("x", (_, index) => index * step)
+        .attr("class", ({ isAside }) => (isAside ? "slot aside" : "slot"))
+        .style("fill", ({ activity }) => (activity === undefined ? null : jvmprof.activityColour(activity)))
+        .style("opacity", ({ activity, isAside }) => (activity === undefined ? null : isAside ? 0.22 : 0.9))
+        .attr("x", ({ index }) => index * step)
         .attr("width", Math.max(1, step - 0.5))
-        .attr("y", (value) => HEIGHT - this.barHeight(value, y))
-        .attr("height", (value) => this.barHeight(value, y));
-      const at = (text, style) => {
-        const tick = element("span", {}, text);
-        Object.assign(tick.style, style);
-        return tick;
-      };
-      const top = Math.max(...ticks);
-      this.scale.replaceChildren(
-        ...ticks.map((value) => at(`${format.short(value)}${value === top ? ` ${this.rate.name}` : ""}`, { top: `${y(value)}px` })),
-      );
-      const times = jvmprof.timeTicks(this.from, this.to, Math.max(2, Math.floor(width / 110)));
-      const x = (time) => (width * (time - this.from)) / (this.to - this.from);
+        .attr("y", ({ top }) => top)
+        .attr("height", ({ top, bottom }) => bottom - top);
+      this.scale.replaceChildren(...jvmprof.scaleLabels(y, this.rate.name));
+    }
+
+    drawAxis(width) {
+      const times = jvmprof.timeTicks(this.from, this.to, Math.max(2, Math.floor((width - this.left) / 110)));
+      const x = (time) => this.left + ((width - this.left) * (time - this.from)) / (this.to - this.from);
       // One at the very edge would be cut.
-      const inside = times.filter(({ time }) => x(time) > 16 && x(time) < width - 16);
-      this.axis.replaceChildren(...inside.map(({ time, text }) => at(text, { left: `${x(time)}px` })));
+      const inside = times.filter(({ time }) => x(time) > this.left + 16 && x(time) < width - 16);
+      this.axis.replaceChildren(
+        ...inside.map(({ time, text }) => jvmprof.axisLabel(text, { left: `${x(time)}px` })),
+        ...(this.left ? [element("span.axis-unit", {}, `most, ${this.rate.name}`)] : []),
+      );
+    }
+
+    /// The rows of the heatmap, `[{name, samples, activity}]`; null where bars are shown.
+    heatRows() {
+      if (this.heat === "groups") return this.groups;
+      if (this.heat !== "activities" || !this.activities) return null;
+      const rows = this.activities.map((samples, activity) => ({ name: jvmprof.ACTIVITIES[activity].name, samples, activity }));
+      return rows.filter(({ samples }) => samples.some((count) => count > 0));
+    }
+
+    /// Shows bars, or a heatmap of groups or activities.
+    setHeat(heat) {
+      this.heat = heat;
+      this.draw();
+    }
+
+    /// The parts of all bars, what is chosen at the bottom: `[{index, activity, isAside, top,
+    /// bottom}]`.
+    stacks(y) {
+      const isAside = (activity) => this.chosen !== null && !this.chosen.has(activity);
+      const order = this.activities.map((_, activity) => activity).sort((a, b) => isAside(a) - isAside(b) || a - b);
+      const below = new Float64Array(this.samples.length);
+      return order.flatMap((activity) =>
+        this.activities[activity].flatMap((samples, index) => {
+          if (!samples) return [];
+          const bottom = y(below[index]);
+          below[index] += this.rate.of(samples, this.step);
+          return [{ index, activity, isAside: isAside(activity), top: y(below[index]), bottom }];
+        }),
+      );
+    }
+
+    /// Shows only these activities with their full colours; null for all.
+    choose(chosen) {
+      this.chosen = chosen;
+      this.draw();
     }
 
     barHeight(value, y) {
@@ -117,11 +178,11 @@
 
     x(event) {
       const box = this.container.getBoundingClientRect();
-      return Math.min(box.width, Math.max(0, event.clientX - box.left));
+      return Math.min(box.width, Math.max(this.left, event.clientX - box.left));
     }
 
     time(x) {
-      return this.from + ((this.to - this.from) * x) / this.container.clientWidth;
+      return this.from + ((this.to - this.from) * (x - this.left)) / (this.container.clientWidth - this.left);
     }
 
     start(event) {
@@ -139,7 +200,8 @@
         this.select([Math.min(x, this.anchor), Math.max(x, this.anchor)]);
         return;
       }
-      this.describe(Math.min(this.samples.length - 1, Math.floor((this.time(x) - this.from) / this.step)), "drag to choose");
+      const row = this.heatRows()?.[jvmprof.heatRowAt(event.clientY - this.container.getBoundingClientRect().top)];
+      this.describe(Math.min(this.samples.length - 1, Math.floor((this.time(x) - this.from) / this.step)), "drag to choose", row);
     }
 
     end(event) {
@@ -149,48 +211,50 @@
       if (chosen) this.onRange(Math.floor(this.time(from)), Math.ceil(this.time(to)));
     }
 
-    describe(index, what) {
+    describe(index, what, row = null) {
+      if (row) {
+        const at = format.time(this.from + index * this.step);
+        this.hint.textContent = `${at} · ${row.name}: ${format.short(this.rate.of(row.samples[index], this.step))} ${this.rate.name} · ${what}`;
+        return;
+      }
       const value = format.short(this.rate.of(this.samples[index], this.step));
-      this.hint.textContent = `${format.time(this.from + index * this.step)} · ${value} ${this.rate.name} · ${what}`;
+      const parts = this.activities ? ` · ${this.heaviest(index)}` : "";
+      this.hint.textContent = `${format.time(this.from + index * this.step)} · ${value} ${this.rate.name}${parts} · ${what}`;
     }
 
-    // Keys: a cursor on one bar; with Shift it stretches from where it was.
+    /// The three activities with most samples of a bar: `62 % Application, 20 % GC`.
+    heaviest(index) {
+      const counts = this.activities.map((of, activity) => [of[index], activity]).filter(([samples]) => samples > 0);
+      const sum = counts.reduce((all, [samples]) => all + samples, 0);
+      const names = counts.sort((a, b) => b[0] - a[0]).slice(0, 3);
+      return names.map(([samples, activity]) => `${jvmprof.ACTIVITIES[activity].name} ${Math.round((100 * samples) / sum)} %`).join(", ") || "idle";
+    }
 
     key(event) {
       if (!this.samples || event.ctrlKey || event.metaKey || event.altKey) return;
       const last = this.samples.length - 1;
-      const at = this.cursor ?? last;
       const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -last, End: last };
-      if (event.key in steps) {
-        const to = this.cursor === undefined ? at : Math.min(last, Math.max(0, at + steps[event.key]));
-        if (!event.shiftKey) this.pinned = to;
-        this.cursor = to;
-        this.pinned ??= at;
-        this.showCursor();
-      } else if (event.key === "Enter" && this.cursor !== undefined) {
-        const [from, to] = this.part();
+      if (this.cursor.press(event, steps, last, last)) this.showCursor();
+      else if (event.key === "Enter" && this.cursor.isShown()) {
+        const [from, to] = this.cursor.part();
         this.leave();
         this.onRange(Math.floor(this.from + from * this.step), Math.ceil(this.from + to * this.step));
-      } else if (event.key === "Escape" && this.cursor !== undefined) this.leave();
+      } else if (event.key === "Escape" && this.cursor.isShown()) this.leave();
       else return;
       event.preventDefault();
       event.stopPropagation();
     }
 
-    part() {
-      return [Math.min(this.cursor, this.pinned), Math.max(this.cursor, this.pinned) + 1];
-    }
-
     showCursor() {
-      const step = this.container.clientWidth / this.samples.length;
-      const [from, to] = this.part();
-      this.draws([from * step, to * step]);
-      if (to - from === 1) this.describe(this.cursor, "Shift and arrows choose, Enter shows");
+      const step = (this.container.clientWidth - this.left) / this.samples.length;
+      const [from, to] = this.cursor.part();
+      this.draws([this.left + from * step, this.left + to * step]);
+      if (to - from === 1) this.describe(from, "Shift and arrows choose, Enter shows");
       else this.hint.textContent = `${format.time(this.from + from * this.step)} – ${format.time(this.from + to * this.step)} · Enter shows it`;
     }
 
     leave() {
-      this.cursor = this.pinned = undefined;
+      this.cursor.leave();
       this.select(null);
       this.hint.replaceChildren();
     }
@@ -210,7 +274,8 @@
         .attr("x", ([from]) => from)
         .attr("width", ([from, to]) => to - from)
         .attr("y", 0)
-        .attr("height", HEIGHT);
+        .attr("height", this.height)
+        .raise();
     }
   }
 

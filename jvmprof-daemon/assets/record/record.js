@@ -22,6 +22,8 @@
     if (sides) return "compared";
     if (unit === "bytes" || unit === "objects") return `allocation, a stack each ${format.bytes(period)}`;
     if (unit === "waiting_time") return `waits, a stack each ${format.duration(period)}`;
+    if (unit === "lock_time" || unit === "contentions") return "contended locks";
+    if (unit === "wall_time") return "all time of threads, on the CPU and off it";
     return `${format.duration(period)} of CPU time a sample`;
   }
 
@@ -117,13 +119,16 @@
           times: this.times[this.type.tree] ?? null,
           durationMs: data.duration_ns / 1e6,
           periodNs: this.type.period_ns,
+          pauses: data.pauses ?? [],
         });
       else this.showEmpty();
     }
 
     showEmpty() {
       const { unit } = this.type;
-      const reason = unit === "waiting_time"
+      const reason = unit === "lock_time" || unit === "contentions"
+        ? "No thread of a JVM waited for a lock for long enough while it was recorded: --offcpu-min says how long that is."
+        : unit === "waiting_time"
         ? "None of the profiled threads waited for long enough while it was recorded: --offcpu-min says how long that is."
         : unit === "bytes" || unit === "objects"
         ? "No JVM allocated among the profiled processes while it was recorded, or none whose allocations can be seen: jvmprof doctor says which."

@@ -1,6 +1,6 @@
 // What a user takes out of a profile: stacks without or with a function, and frames that are merged
-// into their callers. Each is text, `only:acme.Order.total`, which the address keeps; `acme.*` is
-// all of a package or class.
+// into their callers; and what of a JVM's time is shown. Each is text, `only:acme.Order.total`,
+// which the address keeps; `acme.*` is all of a package or class.
 "use strict";
 
 (function (jvmprof) {
@@ -8,11 +8,16 @@
     only: (what) => `Only stacks with ${what}`,
     hide: (what) => `Without stacks with ${what}`,
     merge: (what) => `${what} merged into callers`,
+    activity: (what) => {
+      const activity = jvmprof.ACTIVITIES.find(({ key }) => key === what);
+      return activity && `Only ${activity.name}`;
+    },
   };
 
   jvmprof.parseEdit = function (text) {
-    const [, kind, what] = /^(only|hide|merge):(.+)$/s.exec(text) ?? [];
-    return kind ? { kind, what, text, title: KINDS[kind](what) } : null;
+    const [, kind, what] = /^(only|hide|merge|activity):(.+)$/s.exec(text) ?? [];
+    const title = kind && KINDS[kind](what);
+    return title ? { kind, what, text, title } : null;
   };
 
   const matches = ({ what }, fn) =>
@@ -31,7 +36,7 @@
   /// The data with only the samples that these edits leave. Lines and ways of running stay where
   /// all of a node's samples do: how they divide among others isn't known.
   jvmprof.editedData = function (data, functions, edits) {
-    const filters = edits.filter(({ kind }) => kind !== "merge");
+    const filters = edits.filter(({ kind }) => kind === "only" || kind === "hide");
     if (!filters.length) return data;
     const { parent, function: functionOf } = data.nodes;
     const matched = filters.map((edit) => functions.map((fn) => matches(edit, fn)));
@@ -69,9 +74,9 @@
     return kept;
   }
 
-  /// Which functions are merged into their callers.
+  /// Which functions are merged into their callers; null for none.
   jvmprof.isMerged = function (edits) {
     const merges = edits.filter(({ kind }) => kind === "merge");
-    return merges.length ? (fn) => merges.some((edit) => matches(edit, fn)) : () => false;
+    return merges.length ? (fn) => merges.some((edit) => matches(edit, fn)) : null;
   };
 })(globalThis.jvmprof);

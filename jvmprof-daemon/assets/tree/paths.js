@@ -77,7 +77,15 @@
     });
   }
 
-  const COLUMNS = ["parent", "function", "total", "base", "lines", "how"];
+  const COLUMNS = ["parent", "function", "total", "base", "lines", "how", "activity", "base_activity"];
+
+  /// Nodes in which no sample of a JVM ends have no activities of their own: where the tree that
+  /// they belong into has some, they are other processes'.
+  function withOtherProcesses(nodes, tree) {
+    const other = jvmprof.ACTIVITIES?.findIndex(({ key }) => key === "other");
+    const column = (name) => (tree[name] && !nodes[name] ? { [name]: nodes.parent.map(() => [other]) } : {});
+    return { ...nodes, ...column("activity"), ...column("base_activity") };
+  }
 
   /// The tree with all below the nodes `targets` (hashes) replaced by what `more` has there: the
   /// tree of the stacks through them. Callers of a target that the tree had pruned come back with
@@ -103,6 +111,7 @@
       COLUMNS.forEach((name, at) => data.nodes[name].push(values[at]));
       return data.nodes.parent.length - 1;
     };
+    const activities = (nodes, i) => [nodes.activity?.[i] ?? [], nodes.base_activity?.[i] ?? []];
     const isBelow = new Uint8Array(old.parent.length);
     for (let i = 0; i < old.parent.length; i++) {
       const parent = old.parent[i];
@@ -111,11 +120,15 @@
       isBelow[i] = i > 0 && (isBelow[parent] || wanted.has(hashes.hex(parent))) ? 1 : 0;
       if (isBelow[i]) continue;
       const counts = [old.total[i], old.base?.[i] ?? 0];
-      place[i] = append([i === 0 ? 0 : place[parent], old.function[i], ...counts, old.lines[i], old.how?.[i] ?? []]);
+      place[i] = append([i === 0 ? 0 : place[parent], old.function[i], ...counts, old.lines[i], old.how?.[i] ?? [], ...activities(old, i)]);
       if (isPruned(i)) prunedBelow.set(place[parent], place[i]);
       else placeOf.set(hash, place[i]);
     }
-    const parts = more.nodes;
+    const parts = withOtherProcesses(more.nodes, old);
+    const below = {
+      main: jvmprof.activitiesBelow(parts.parent, parts.total, parts.activity),
+      base: jvmprof.activitiesBelow(parts.parent, parts.base, parts.base_activity),
+    };
     const moved = [0];
     for (let i = 1; i < parts.parent.length; i++) {
       const above = moved[parts.parent[i]];
@@ -130,10 +143,12 @@
       if (pruned !== undefined) {
         data.nodes.total[pruned] = Math.max(0, data.nodes.total[pruned] - counts[0]);
         data.nodes.base[pruned] = Math.max(0, data.nodes.base[pruned] - counts[1]);
+        data.nodes.activity[pruned] = jvmprof.withoutPart(data.nodes.activity[pruned], below.main[i]);
+        data.nodes.base_activity[pruned] = jvmprof.withoutPart(data.nodes.base_activity[pruned], below.base[i]);
       }
-      moved.push(append([above, functionOf[parts.function[i]], ...counts, parts.lines[i], parts.how?.[i] ?? []]));
+      moved.push(append([above, functionOf[parts.function[i]], ...counts, parts.lines[i], parts.how?.[i] ?? [], ...activities(parts, i)]));
     }
-    if (!old.base) delete data.nodes.base;
+    for (const name of ["base", "activity", "base_activity"]) if (!old[name]) delete data.nodes[name];
     return data;
   };
 

@@ -4,9 +4,10 @@
 
 (function (jvmprof) {
   class SampleTimes {
-    /// `data`: columns `nodes` and `lines`, by entry, and the samples: base64 of LEB128.
-    constructor({ nodes, lines, samples }) {
-      Object.assign(this, { nodes, lines });
+    /// `data`: columns `nodes`, `lines` and `activities`, by entry, and the samples: base64 of
+    /// LEB128.
+    constructor({ nodes, lines, activities = [], samples }) {
+      Object.assign(this, { nodes, lines, activities });
       const bytes = Uint8Array.from(atob(samples), (character) => character.charCodeAt(0));
       const count = bytes.reduce((sum, byte) => sum + (byte < 0x80 ? 1 : 0), 0) / 2;
       this.times = new Float64Array(count);
@@ -35,10 +36,10 @@
       return low;
     }
 
-    /// Samples by node that `keep(node)` lets pass, in slots of `step` milliseconds.
-    slots(step, count, keep = () => true) {
+    /// Samples of these activities (null: of all), in slots of `step` milliseconds.
+    slots(step, count, activities = null) {
       const slots = new Float64Array(count);
-      const kept = this.nodes.map(keep);
+      const kept = this.nodes.map((_, entry) => activities === null || activities.has(this.activities[entry]));
       for (let i = 0; i < this.times.length; i++) {
         const slot = Math.floor(this.times[i] / step);
         if (slot < count && kept[this.entries[i]]) slots[slot]++;
@@ -52,10 +53,12 @@
       const { parent, function: functionOf } = data.nodes;
       const total = new Array(parent.length).fill(0);
       const lineCounts = new Map();
+      const activity = this.activities.length ? parent.map(() => []) : [];
       const end = this.from(to);
       for (let i = this.from(from); i < end; i++) {
         const entry = this.entries[i];
         total[this.nodes[entry]]++;
+        if (activity.length) jvmprof.addCounts(activity[this.nodes[entry]], [this.activities[entry], 1]);
         if (!this.lines[entry]) continue;
         const fn = nearest(this.nodes[entry], parent, functionOf, functions);
         if (!lineCounts.has(fn)) lineCounts.set(fn, new Map());
@@ -64,7 +67,7 @@
       }
       for (let node = parent.length - 1; node > 0; node--) total[parent[node]] += total[node];
       const none = () => [];
-      const nodes = { ...data.nodes, total, lines: parent.map(none), how: parent.map(none) };
+      const nodes = { ...data.nodes, total, lines: parent.map(none), how: parent.map(none), activity };
       return { ...data, nodes, total: total[0], lineCounts };
     }
   }

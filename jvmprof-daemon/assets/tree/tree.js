@@ -48,15 +48,18 @@
   /// The nodes to draw, `{name, value, self, fn, lines, how, children, parent}`: the root, and for
   /// each node of the data the one that it became. With `fold`, a function that calls itself
   /// directly is one node with its caller. `frames` chooses frames, see `jvmprof.shownFrame`;
-  /// `isMerged(fn)` says which ones their callers take in. With a `comparison` nodes have `sides`
-  /// and `ownSides`, samples of the base and of the data, and their value is what is drawn.
-  jvmprof.buildTree = function (data, functions, { fold = false, frames = "all", isMerged = () => false, comparison = null } = {}) {
+  /// `isMerged(fn)`, if there is one, says which ones their callers take in. With a `comparison`
+  /// nodes have `sides` and `ownSides`, samples of the base and of the data, and their value is
+  /// what is drawn.
+  jvmprof.buildTree = function (data, functions, { fold = false, frames = "all", isMerged = null, comparison = null } = {}) {
     const { parent, function: functionOf, total, lines } = data.nodes;
     const how = data.nodes.how ?? [];
     const base = data.nodes.base ?? [];
     const nodes = new Array(parent.length);
     const childOf = new Map();
     const own = frames === "all" ? null : [base, total].map((counts) => jvmprof.ownSamples(parent, counts));
+    // Where every node stays, it is the only one of its function below its caller.
+    const isPlain = frames === "all" && !fold && !isMerged;
     const newNode = (fn, above) => ({ name: fn.name, fn, value: 0, base: 0, self: 0, lines: [], how: [], children: [], parent: above });
     const childWith = (above, fn) => {
       if (!childOf.has(above)) childOf.set(above, new Map());
@@ -74,10 +77,19 @@
     };
     nodes[0] = newNode(functions[functionOf[0]], null);
     count(nodes[0], 0, [base, total]);
-    for (let i = 1; i < parent.length; i++) {
+    for (let i = 1; isPlain && i < parent.length; i++) {
+      const above = nodes[parent[i]];
+      const node = newNode(functions[functionOf[i]], above);
+      count(node, i, [base, total]);
+      node.lines = lines[i].slice();
+      node.how = how[i]?.slice() ?? [];
+      above.children.push(node);
+      nodes[i] = node;
+    }
+    for (let i = 1; !isPlain && i < parent.length; i++) {
       const above = nodes[parent[i]];
       const whole = functions[functionOf[i]];
-      const fn = isMerged(whole) ? null : jvmprof.shownFrame(whole, above.fn, frames);
+      const fn = isMerged?.(whole) ? null : jvmprof.shownFrame(whole, above.fn, frames);
       if (fn === null) {
         nodes[i] = above;
         if (own && (own[1][i] || own[0][i]) && jvmprof.isAboveCode(above.fn)) count(childWith(above, jvmprof.NO_JAVA_CALLER), i, own);
@@ -92,13 +104,14 @@
       addLines(nodes[i].lines, lines[i]);
       addLines(nodes[i].how, how[i] ?? []);
     }
-    const all = new Set(nodes);
+    const all = isPlain ? nodes : new Set(nodes);
     for (const children of childOf.values()) for (const node of children.values()) all.add(node);
     if (comparison) for (const node of all) compare(node, comparison);
     for (const node of all) {
       // What was spliced in is of the same time, but may have been counted a moment later.
-      node.children = node.children.filter((child) => child.value > 0);
+      if (node.children.some((child) => child.value <= 0)) node.children = node.children.filter((child) => child.value > 0);
       node.self = Math.max(0, node.value - node.children.reduce((sum, child) => sum + child.value, 0));
+      if (node.children.length < 2) continue;
       // Heaviest first, so that what matters is on the left; what was cut comes last.
       node.children.sort((a, b) => (a.fn.kind === "pruned") - (b.fn.kind === "pruned") || b.value - a.value);
     }

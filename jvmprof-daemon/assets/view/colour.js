@@ -25,6 +25,18 @@
     inlined: [176, 44, 68, 34],
     other: [230, 6, 82, 33],
   };
+  /// By the number of what a JVM's samples were taken in.
+  const ACTIVITY_COLOURS = [
+    [145, 48, 56, 44],
+    [268, 48, 64, 58],
+    [45, 78, 56, 50],
+    [350, 62, 62, 54],
+    [188, 56, 48, 42],
+    [25, 80, 60, 52],
+    [218, 62, 64, 56],
+    [300, 10, 66, 46],
+    [220, 12, 78, 34],
+  ];
   const KIND_LEGEND = ["java", "jdk", "class", "jit", "stub", "native", "kernel", "marker"];
   const PACKAGES_IN_LEGEND = 8;
 
@@ -52,6 +64,11 @@
   }
 
   const packageColour = (name) => [360 * hash(name), 48, 70, 36];
+
+  jvmprof.activityColour = function (activity) {
+    const [hue, saturation, light, dark] = ACTIVITY_COLOURS[activity];
+    return `hsl(${hue} ${saturation}% ${jvmprof.theme.isDark() ? dark : light}%)`;
+  };
 
   /// The way in which most samples of a node ran; null if unknown.
   function mainHow(how) {

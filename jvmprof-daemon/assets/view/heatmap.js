@@ -16,12 +16,19 @@
   /// short.
   jvmprof.heatStep = (duration) => (duration <= 5_000 ? 100 : 1_000 * Math.ceil(duration / (1_000 * MOST_COLUMNS)));
 
+  /// From pale to full by a part of the most, 0 to 1.
+  jvmprof.heatColour = function (heat) {
+    const lightness = jvmprof.theme.isDark() ? 18 + 48 * heat : 94 - 52 * heat;
+    return `hsl(${48 - 44 * heat} 85% ${lightness}%)`;
+  };
+
   const seconds = (ms) => `${(ms / 1_000).toFixed(ms % 1_000 ? 2 : 0)} s`;
 
   class Heatmap {
     /// `onPart([from, to] or null)` gets what was chosen, in milliseconds since the start.
     constructor(onPart) {
       this.onPart = onPart;
+      this.cursor = new jvmprof.CellCursor();
       this.canvas = element("canvas.heat", { "aria-hidden": "true" });
       this.hint = element("div.timeline-hint", { "aria-live": "polite" });
       this.axis = element("div.axis", { "aria-hidden": "true" });
@@ -40,7 +47,7 @@
 
     /// Shows these times, of a recording of `duration` milliseconds; null for none. `part` is
     /// chosen.
-    show(times, { duration, periodNs, part, keep }) {
+    show(times, { duration, periodNs, part, chosen = null }) {
       this.node.hidden = !times || times.times.length === 0;
       if (this.node.hidden) return;
       this.duration = Math.max(duration, times.times[times.times.length - 1] + 1);
@@ -48,11 +55,30 @@
       this.part = part;
       this.step = jvmprof.heatStep(this.duration);
       this.columns = Math.ceil(this.duration / this.step);
-      this.cells = times.slots(this.step / ROWS, this.columns * ROWS, keep);
+      this.cells = times.slots(this.step / ROWS, this.columns * ROWS, chosen);
+      this.stacks = this.stacked(times, chosen);
       this.most = this.cells.reduce((most, samples) => Math.max(most, samples), 1);
       const label = `Load over ${seconds(this.duration)}. Arrow keys move by columns of ${seconds(this.step)} and by parts of them, with Shift they choose, Enter shows the part, Escape the whole.`;
       this.node.setAttribute("aria-label", label);
       this.draw();
+    }
+
+    /// The samples of each column by what they were taken in: `[{activity, samples, isAside}]`,
+    /// what is chosen first. One stack of all where that isn't known.
+    stacked(times, chosen) {
+      if (!times.activities.length) return [{ activity: null, samples: times.slots(this.step, this.columns), isAside: false }];
+      const seen = [...new Set(times.activities)].sort((a, b) => a - b);
+      const stacks = seen.map((activity) => ({
+        activity,
+        samples: times.slots(this.step, this.columns, new Set([activity])),
+        isAside: chosen !== null && !chosen.has(activity),
+      }));
+      return stacks.sort((a, b) => a.isAside - b.isAside);
+    }
+
+    /// The milliseconds of its width; null where it isn't shown.
+    get span() {
+      return this.node.hidden ? null : this.columns * this.step;
     }
 
     /// CPUs that these samples took in a column.
@@ -61,9 +87,7 @@
     }
 
     columnSamples(column) {
-      let sum = 0;
-      for (let row = 0; row < ROWS; row++) sum += this.cells[column * ROWS + row];
-      return sum;
+      return this.stacks.reduce((sum, { samples }) => sum + samples[column], 0);
     }
 
     draw() {
@@ -74,19 +98,23 @@
       const context = this.canvas.getContext("2d");
       context.scale(ratio, ratio);
       const style = getComputedStyle(document.documentElement);
-      const dark = jvmprof.theme.isDark();
       const x = width / this.columns;
       const loads = Array.from({ length: this.columns }, (_, column) => this.cpus(this.columnSamples(column)));
       const y = d3.scaleLinear().domain([0, Math.max(...loads) || 1]).nice(2).range([LOAD, 6]);
-      context.fillStyle = style.getPropertyValue("--accent");
-      context.globalAlpha = 0.55;
-      loads.forEach((load, column) => context.fillRect(column * x, y(load), Math.max(1, x - 0.5), LOAD - y(load)));
+      const below = new Float64Array(this.columns);
+      for (const { activity, samples, isAside } of this.stacks) {
+        context.fillStyle = activity === null ? style.getPropertyValue("--accent") : jvmprof.activityColour(activity);
+        context.globalAlpha = isAside ? 0.22 : activity === null ? 0.55 : 0.9;
+        samples.forEach((count, column) => {
+          const [from, to] = [y(below[column]), y((below[column] += this.cpus(count)))];
+          if (count) context.fillRect(column * x, to, Math.max(1, x - 0.5), from - to);
+        });
+      }
       context.globalAlpha = 1;
       for (let cell = 0; cell < this.cells.length; cell++) {
         const heat = this.cells[cell] / this.most;
         if (!heat) continue;
-        const lightness = dark ? 18 + 48 * heat : 94 - 52 * heat;
-        context.fillStyle = `hsl(${48 - 44 * heat} 85% ${lightness}%)`;
+        context.fillStyle = jvmprof.heatColour(heat);
         context.fillRect(Math.floor(cell / ROWS) * x, LOAD + 4 + (cell % ROWS) * ROW, Math.max(1, x - 0.3), ROW - 0.3);
       }
       this.drawPart(context, x, style.getPropertyValue("--text"));
@@ -108,22 +136,15 @@
     }
 
     drawnPart() {
-      if (this.cursor !== undefined) return this.keyPart();
+      if (this.cursor.isShown()) return this.keyPart();
       return this.dragged ?? this.part;
     }
 
     drawAxes(y, width) {
-      const ticks = y.ticks(2).filter((value) => value > 0);
-      const at = (text, style) => {
-        const tick = element("span", {}, text);
-        Object.assign(tick.style, style);
-        return tick;
-      };
-      const top = Math.max(...ticks);
-      this.scale.replaceChildren(...ticks.map((value) => at(`${format.short(value)}${value === top ? " CPUs" : ""}`, { top: `${y(value)}px` })));
+      this.scale.replaceChildren(...jvmprof.scaleLabels(y, "CPUs"));
       const times = d3.ticks(0, this.duration, Math.max(2, Math.floor(width / 110)));
       const place = (time) => (width * time) / (this.columns * this.step);
-      this.axis.replaceChildren(...times.filter((time) => place(time) > 16 && place(time) < width - 16).map((time) => at(seconds(time), { left: `${place(time)}px` })));
+      this.axis.replaceChildren(...times.filter((time) => place(time) > 16 && place(time) < width - 16).map((time) => jvmprof.axisLabel(seconds(time), { left: `${place(time)}px` })));
     }
 
     /// The time below the mouse: of the load by x alone, of the heatmap by the cell.
@@ -169,24 +190,18 @@
       this.onPart([Math.floor(from), Math.min(Math.ceil(to), Math.ceil(this.duration))]);
     }
 
-    // Keys: a cursor on one cell; with Shift it stretches from where it was.
-
     key(event) {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       const last = this.columns * ROWS - 1;
-      const at = this.cursor ?? 0;
       const steps = { ArrowLeft: -ROWS, ArrowRight: ROWS, ArrowUp: -1, ArrowDown: 1, PageUp: -10 * ROWS, PageDown: 10 * ROWS, Home: -last, End: last };
-      if (event.key in steps) {
-        this.cursor = this.cursor === undefined ? at : Math.min(last, Math.max(0, at + steps[event.key]));
-        if (!event.shiftKey) this.pinned = this.cursor;
-        this.pinned ??= at;
+      if (this.cursor.press(event, steps, 0, last)) {
         this.hint.textContent = `${this.keyPart().map(seconds).join(" – ")} · Shift and arrows choose, Enter shows`;
         this.draw();
-      } else if (event.key === "Enter" && this.cursor !== undefined) {
+      } else if (event.key === "Enter" && this.cursor.isShown()) {
         const part = this.keyPart();
         this.leave();
         this.choose(part);
-      } else if (event.key === "Escape" && this.cursor !== undefined) this.leave();
+      } else if (event.key === "Escape" && this.cursor.isShown()) this.leave();
       else if (event.key === "Escape" && this.part) this.onPart(null);
       else return;
       event.preventDefault();
@@ -195,11 +210,12 @@
 
     keyPart() {
       const cell = this.step / ROWS;
-      return [Math.min(this.cursor, this.pinned) * cell, (Math.max(this.cursor, this.pinned) + 1) * cell];
+      return this.cursor.part().map((at) => at * cell);
     }
 
     leave() {
-      this.cursor = this.pinned = this.anchor = this.dragged = undefined;
+      this.cursor.leave();
+      this.anchor = this.dragged = undefined;
       this.hint.replaceChildren();
       this.draw();
     }

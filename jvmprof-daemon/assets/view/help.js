@@ -8,6 +8,7 @@
     ["/", "search"],
     ["Esc", "end the search, zoom out"],
     ["f", "go to the flame graph"],
+    ["t", "go to where the JVM's time goes"],
     ["← → ↑ ↓", "in the graph: move between frames"],
     ["Enter", "in the graph: zoom to the frame"],
     ["Shift ← →", "in the collector's timeline: choose a part, which Enter shows"],

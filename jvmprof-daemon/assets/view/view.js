@@ -87,7 +87,9 @@
       this.colourSelect = this.select("What colours mean", jvmprof.COLOURINGS, (colour) => this.change({ colour }));
       this.bySelect = this.select("What is compared", jvmprof.NORMALISATIONS, (by) => this.change({ by }));
       this.edits = new jvmprof.EditChips((edits) => this.change({ edits }), () => this.change({ part: null }));
+      this.activityBar = new jvmprof.ActivityBar((keys) => this.chooseActivities(keys));
       this.heatmap = new jvmprof.Heatmap((part) => this.change({ part }));
+      this.pauseLane = new jvmprof.PauseLane();
       this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => this.toggleSandwich());
       this.sandwich = new jvmprof.Sandwich(() => this.change({ sandwich: "" }));
       this.flameScroller = element("div.scroller.flame-scroller");
@@ -108,6 +110,8 @@
           this.figures,
         ),
         this.heatmap.node,
+        this.pauseLane.node,
+        this.activityBar.node,
         this.edits.node,
         this.notice,
         this.main,
@@ -143,11 +147,11 @@
 
     /// Shows a tree as the collector and the recorded file have it. `sides`: what its two sides are
     /// compared by, if there are two; `unit`: of their numbers; `times`: when samples were taken,
-    /// in a recording of `durationMs`.
-    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0 } = {}) {
+    /// in a recording of `durationMs`; `pauses`: of its JVMs.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, pauses = [] } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
-      Object.assign(this, { sides, unit, times, durationMs, periodNs });
+      Object.assign(this, { sides, unit, times, durationMs, periodNs, pauses });
       this.applySwitches();
       this.whole = data;
       this.asked = new Set();
@@ -169,13 +173,17 @@
       this.colours.by = colour;
       const part = this.times ? this.state.part : null;
       const inPart = part ? this.times.part(this.data, this.functions, part) : this.data;
-      this.shown = jvmprof.editedData(inPart, this.functions, edits);
+      const edited = jvmprof.editedData(inPart, this.functions, edits);
+      const chosen = jvmprof.chosenActivities(edits);
+      this.showActivities(edited, chosen);
+      this.shown = jvmprof.ofActivities(edited, chosen);
       const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits) };
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
       this.edits.show(edits, part);
-      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part });
-      this.showFigures(this.shown, this.flame.measure);
+      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part, chosen });
+      this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
+      jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.data.total });
       this.flame.draw(root, root.value);
       this.drawTable(edits.length > 0 || part !== null);
       this.showLegend();
@@ -183,6 +191,19 @@
       this.showZoom();
       this.showSandwich();
       this.search();
+    }
+
+    /// Shows where a JVM's time goes, of CPU time.
+    showActivities(data, chosen) {
+      const isTime = this.unit === "samples" || this.unit === "nanoseconds";
+      const groups = this.functions.filter(({ kind }) => kind === "label").length;
+      const { measure } = this.flame;
+      this.activityBar.show(isTime ? jvmprof.activitySamples(data) : null, { chosen, isOne: groups < 2, measure, comparison: this.comparison });
+    }
+
+    chooseActivities(keys) {
+      const others = this.state.edits.filter((text) => !text.startsWith("activity:"));
+      this.change({ edits: [...others, ...keys.map((key) => `activity:${key}`)] });
     }
 
     drawTable(isPart) {
@@ -247,7 +268,7 @@
       const hashes = node ? this.sources(node).map((index) => this.hashes.hex(index)) : [];
       this.change({ zoom: hashes[0] ?? "" });
       if (node) this.fetchPruned(hashes, node);
-      else if (this.data.nodes.parent.length > MOST_NODES) this.showData(this.whole);
+      else if (this.data !== this.whole && this.data.nodes.parent.length > MOST_NODES) this.showData(this.whole);
     }
 
     /// Shows the zoom that the state has, as far as it is known.
@@ -302,29 +323,6 @@
       this.sandwich.draw(this.tree, sandwich, this.data, this.flame);
     }
 
-    showFigures(data, measure) {
-      if (this.comparison) return this.showSides(data, measure);
-      const cut = data.truncated.reduce((sum, [, samples]) => sum + samples, 0);
-      const figure = (number, name) => element("span.figure", {}, element("b", {}, number), ` ${name}`);
-      const whole = element(
-        "details.figure",
-        {},
-        element("summary", {}, element("b", {}, format.share(data.total - cut, data.total)), " whole stacks"),
-        element("div.popover", {}, ...this.truncatedRows(data, cut)),
-      );
-      this.figures.replaceChildren(
-        figure(measure.number(data.total), measure.name(data.total)),
-        ...(measure.more(data.total) ? [figure(measure.more(data.total), measure.moreName)] : []),
-        ...(this.shown.total === this.data.total ? [whole] : []),
-      );
-    }
-
-    showSides(data, measure) {
-      const counts = [data.base ?? 0, data.total];
-      const figure = (name, side) => element("span.figure", {}, `${name} `, element("b", {}, measure.number(counts[side])), ` ${measure.name(counts[side])}`);
-      this.figures.replaceChildren(figure("before", 0), figure("after", 1));
-    }
-
     showNotices(text = null) {
       const { shown: data } = this;
       const { number } = this.flame.measure;
@@ -332,7 +330,8 @@
       const pruned = jvmprof.prunedSamples(data);
       const texts = [text, this.comparison?.notice(), jvmprof.framesNotice(this.state.frames, this.tree, share)];
       if (pruned > 0) {
-        const table = this.state.frames === "all" ? "The table counts all of them." : "The table counts what is drawn.";
+        const isAll = this.state.frames === "all" && !this.state.edits.length && !this.state.part;
+        const table = isAll ? "The table counts all of them." : "The table counts what is drawn.";
         const way = this.fetchSubtrees ? " Zoom to a frame to see all below it." : "";
         texts.push(
           `Drawn are the heaviest ${format.count(data.nodes.parent.length)} frames; ${number(pruned)} (${share(pruned)}) ` +
@@ -340,14 +339,6 @@
         );
       }
       this.notice.replaceChildren(...texts.filter(Boolean).map((it) => element("p.notice", { role: "status" }, it)));
-    }
-
-    truncatedRows(data, cut) {
-      const rows = element("dl");
-      const row = (name, count) => rows.append(element("dt", {}, name), element("dd", {}, this.flame.measure.number(count)));
-      row("Reached the thread's start", data.total - cut);
-      [...data.truncated].sort((a, b) => b[1] - a[1]).forEach(([name, samples]) => row(name, samples));
-      return [rows];
     }
 
     // Search
@@ -490,6 +481,7 @@
       else if (event.key === "2") this.change({ view: "both" });
       else if (event.key === "3") this.change({ view: "table" });
       else if (event.key === "f") this.flame.holder.focus();
+      else if (event.key === "t") this.activityBar.focus();
       else if (event.key === "?") jvmprof.help();
     }
   }

@@ -67,13 +67,10 @@ const MAX_LINES: usize = 12;
 /// Returns an error's text with those of all its causes, each said once.
 pub(super) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
+    for said in anyhow::Chain::new(error).skip(1).map(ToString::to_string) {
         if !text.contains(&said) {
             text = format!("{text}: {said}");
         }
-        cause = error.source();
     }
     text.lines().take(MAX_LINES).collect::<Vec<_>>().join("\n")
 }

@@ -4,20 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use serde::Serialize;
 
 use super::args::InspectArgs;
 use super::jvms::inspector::{CodeReport, JvmInspector, JvmProblem, JvmReport};
 use super::jvms::named::pids_of;
 use super::pipeline_options::node_name;
-use super::stdout::print_report;
+use super::stdout::print_text_or_json;
 use crate::clock::monotonic_ns;
 use crate::own_process::capabilities::{SYS_PTRACE, advice};
 use crate::pipeline::labels::labels_of;
 use crate::process::procfs::{self, ProcfsError};
 use crate::process::{Process, ProcessTable};
-use crate::symbolize::{ModuleReport, NativePlace, SymbolMemory, Symbolizer};
+use crate::symbolize::{ModuleReport, NativePlace, SymbolMemoryLimits, Symbolizer};
 use crate::types::Avma;
 
 /// Symbols of one process's files at a time.
@@ -65,15 +64,10 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let process = table.insert_running(pid, &facts, monotonic_ns());
     let report = ProcessReport::new(
         process,
-        &mut Symbolizer::new(&SymbolMemory::of_files(FILE_CACHE_BYTES)),
+        &mut Symbolizer::new(&SymbolMemoryLimits::of_files(FILE_CACHE_BYTES)),
         args.pc.map(Avma),
     );
-    if args.json {
-        print_report(&(serde_json::to_string(&report).context("cannot encode the report")? + "\n"))?;
-    } else {
-        print_report(&report.to_string())?;
-    }
-    Ok(())
+    print_text_or_json(&report, args.json)
 }
 
 impl ProcessReport {

@@ -1,8 +1,8 @@
 //! The subcommands of `jvmprof`, one folder or file each, and the modules that they share.
 //!
 //! [`args`] is the command line, [`settings`] completes it by the environment and the file. The
-//! subcommands are `record`, `daemon`, `collector`, `ui` and in its folder `diff`, `doctor`, `ps`
-//! (in `jvms`) and `inspect`; the other modules are used by several of them.
+//! subcommands are `record` and in its folder `top`, `daemon`, `collector`, `ui` and in its folder
+//! `diff`, `doctor`, `ps` (in `jvms`) and `inspect`; the other modules are used by several of them.
 
 pub mod args;
 mod collector;
@@ -20,6 +20,7 @@ mod shutdown_signals;
 mod stdout;
 mod ui;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
@@ -40,6 +41,7 @@ pub fn run(invocation: Invocation) -> ExitCode {
     let log = log_to_stderr(&cli);
     let done = match cli.command {
         Command::Record(args) => record::run(*args),
+        Command::Top(args) => record::top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Daemon(args) => daemon::run(&args, &settings, log).map(|()| ExitCode::SUCCESS),
         Command::Collector(args) => collector::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => ui::diff::run(&args).map(|()| ExitCode::SUCCESS),
@@ -60,8 +62,10 @@ pub fn run(invocation: Invocation) -> ExitCode {
 /// only what goes wrong.
 fn log_to_stderr(cli: &Cli) -> LogRateLimit {
     let level = cli.log_level.as_deref();
-    let default = match cli.command {
+    let default = match &cli.command {
         Command::Daemon(_) | Command::Collector(_) => "info",
+        // Its screen is the same terminal.
+        Command::Top(args) if !args.once && std::io::stderr().is_terminal() => "off",
         _ => "warn",
     };
     let filter = EnvFilter::new(level.unwrap_or(default));

@@ -8,6 +8,7 @@ use anyhow::Context;
 use url::Url;
 
 use super::args::{NativeSymbolArgs, parse_url};
+use crate::hotspot::stubs::AnalysesOnDisk;
 use crate::kernel_tables::RowsOnDisk;
 use crate::native::debuginfod::{Debuginfod, DebuginfodOptions};
 use crate::pipeline::Pipeline;
@@ -47,6 +48,10 @@ pub(super) fn options(args: &NativeSymbolArgs) -> anyhow::Result<NativeOptions> 
         match RowsOnDisk::open(&args.unwind_rows_cache, args.unwind_rows_cache_mib << 20) {
             Ok(on_disk) => options.rows_on_disk = Some(Arc::new(on_disk)),
             Err(error) => tracing::debug!(%error, "unwind rows aren't kept on disk"),
+        }
+        match AnalysesOnDisk::open(&args.unwind_rows_cache) {
+            Ok(on_disk) => options.stub_analyses = Some(Arc::new(on_disk)),
+            Err(error) => tracing::debug!(%error, "analyses of JVMs' stubs aren't kept on disk"),
         }
     }
     Ok(options)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::args::{AllocationArgs, ClassArg, DaemonArgs, OffCpuArgs, SamplingArgs};
+use super::args::{AllocationArgs, ClassArg, CpuSamplingArgs, DaemonArgs, OffCpuArgs, SamplingArgs};
 use crate::event_type::EventType;
 use crate::own_process::memory_limit::memory_limit;
 use crate::pipeline::PipelineOptions;
@@ -11,6 +11,7 @@ use crate::pipeline::allocation::{AllocationOptions, ClassPlace};
 use crate::pipeline::labels::LabelOptions;
 use crate::pipeline::memory_limits::MemoryLimits;
 use crate::pipeline::off_cpu::OffCpuOptions;
+use crate::pipeline::thread_contexts::ThreadContextOptions;
 use crate::sampler::SamplerOptions;
 use crate::symbolize::NativeOptions;
 
@@ -26,6 +27,25 @@ pub(super) fn options(
     native: NativeOptions,
     events: &BTreeSet<EventType>,
 ) -> PipelineOptions {
+    let mut options = cpu_options(&sampling.cpu, pids, native);
+    options.sampler.allocation = events.contains(&EventType::Allocation);
+    options.sampler.off_cpu = events.contains(&EventType::OffCpu);
+    options.sampler.monitor_owners = events.contains(&EventType::Lock);
+    options.sampler.pauses = sampling.pauses.pauses;
+    options.sampler.thread_context = sampling.thread_context.options().is_some();
+    options.allocation = allocation_options(&sampling.allocation);
+    options.off_cpu = off_cpu_options(&sampling.off_cpu);
+    options.off_cpu.locks = events.contains(&EventType::Lock);
+    options.thread_context = sampling.thread_context.options().unwrap_or_default();
+    options
+}
+
+/// The same for CPU time alone.
+pub(super) fn cpu_options(
+    sampling: &CpuSamplingArgs,
+    pids: Option<Vec<u32>>,
+    native: NativeOptions,
+) -> PipelineOptions {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
     let ring_kib =
         sampling.ring_buffer_kib.unwrap_or_else(|| (cpus * RING_KIB_PER_CPU).min(MAX_DEFAULT_RING_KIB));
@@ -34,8 +54,11 @@ pub(super) fn options(
             frequency: sampling.frequency,
             pids,
             ring_bytes: ring_kib << 10,
-            allocation: events.contains(&EventType::Allocation),
-            off_cpu: events.contains(&EventType::OffCpu),
+            allocation: false,
+            off_cpu: false,
+            monitor_owners: false,
+            pauses: false,
+            thread_context: false,
             kernel_log: sampling.kernel_log,
         },
         memory: MemoryLimits::new(sampling.symbol_cache_mib << 20, None),
@@ -43,8 +66,9 @@ pub(super) fn options(
         java_frame_types: sampling.java_frame_types,
         native,
         containers: None,
-        allocation: allocation_options(&sampling.allocation),
-        off_cpu: off_cpu_options(&sampling.off_cpu),
+        allocation: AllocationOptions::default(),
+        off_cpu: OffCpuOptions::default(),
+        thread_context: ThreadContextOptions::default(),
     }
 }
 
@@ -55,6 +79,7 @@ fn off_cpu_options(args: &OffCpuArgs) -> OffCpuOptions {
         interval: nanoseconds(args.offcpu_interval),
         max_events: args.offcpu_max_events,
         idle: args.offcpu_idle.clone(),
+        ..OffCpuOptions::default()
     }
 }
 
@@ -75,7 +100,7 @@ fn allocation_options(args: &AllocationArgs) -> AllocationOptions {
 pub(super) fn daemon_memory(args: &DaemonArgs) -> MemoryLimits {
     let requested = args.budget.max_memory.map(|mib| mib << 20);
     let budget = requested.or_else(|| memory_limit().map(MemoryLimits::budget_within));
-    MemoryLimits::new(args.sampling.symbol_cache_mib << 20, budget)
+    MemoryLimits::new(args.sampling.cpu.symbol_cache_mib << 20, budget)
 }
 
 /// Returns the host's name.

@@ -209,14 +209,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// An error with its causes.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+fn causes(error: &(dyn Error + 'static)) -> String {
+    anyhow::Chain::new(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// A client of HTTP, directly or through the proxy that the environment names.

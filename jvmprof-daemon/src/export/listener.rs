@@ -3,6 +3,7 @@
 //! and the streams of a connection.
 
 mod open_connections;
+pub mod tls;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -143,3 +144,5 @@ fn builder(limits: ListenerLimits) -> Builder<TokioExecutor> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tls_tests;

@@ -12,9 +12,11 @@ use super::code_cache::interpreter_codelets::{InterpreterCodelet, InterpreterFie
 use super::code_cache::nmethod::{CompiledMethod, NmethodFields};
 use super::code_cache::unsigned5::Unsigned5Encoding;
 use super::diagnostics::DiagnosticFields;
+use super::diagnostics::pauses::PauseVariables;
 use super::error::HotspotError;
 use super::java_cache::JvmKey;
 use super::java_heap::HeapLayout;
+use super::java_heap::blocker_fields::{BlockerFields, JvmBlockers};
 use super::java_heap::heap_layout::HeapFields;
 use super::methods::bytecodes::BytecodeTemplates;
 use super::methods::call_operands::CallFields;
@@ -23,11 +25,13 @@ use super::methods::method::MethodFields;
 use super::process_memory::ProcessMemory;
 use super::stubs::stub_names::StubNames;
 use super::version::JvmVersion;
+use super::virtual_threads::census_fields::CensusFields;
 use super::virtual_threads::continuation_entry;
 use super::virtual_threads::stack_chunks::ChunkFields;
 use super::vmstructs::VmStructs;
 use super::vmstructs::exported_symbols::Image;
 use super::vmstructs::field_offsets::{self, FieldLookup};
+use super::vmstructs::symtab_variables::BlockerVariables;
 use crate::types::Avma;
 
 const MAX_RELEASE: usize = 256;
@@ -58,8 +62,15 @@ pub struct Hotspot<M> {
     pub(crate) stub_names: StubNames,
     /// `None` if it doesn't say how its heap looks.
     heap_layout_fields: Option<HeapFields>,
+    /// `None` if it doesn't say what its threads wait for.
+    blocker_fields: Option<BlockerFields>,
+    pub(crate) blocker_variables: BlockerVariables,
+    /// `VMThread::_cur_vm_operation`.
+    pub(crate) vm_operation: Option<Avma>,
     /// `None` once it is known how virtual threads' frames are kept, or that this can't be known.
     chunk_fields: Option<ChunkFields>,
+    /// `None` if it has no virtual threads, or doesn't say where.
+    pub(crate) census_fields: Option<CensusFields>,
 }
 
 static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
@@ -113,7 +124,11 @@ impl<M: ProcessMemory> Hotspot<M> {
             unloads: ClassUnloads::default(),
             stub_names: StubNames::default(),
             heap_layout_fields: HeapFields::new(lookup),
+            blocker_fields: BlockerFields::new(lookup),
+            blocker_variables: BlockerVariables::default(),
+            vm_operation: None,
             chunk_fields: ChunkFields::new(lookup),
+            census_fields: CensusFields::new(lookup),
         };
         let is_by_version = hotspot.derives_continuations()
             && hotspot.version.feature >= continuation_entry::ENTRY_BYTES_SINCE;
@@ -278,6 +293,29 @@ impl<M: ProcessMemory> Hotspot<M> {
     pub fn heap_layout(&self) -> Option<HeapLayout> {
         let fields = self.heap_layout_fields.as_ref()?;
         fields.read(&self.jvm.layout, &self.jvm.chunks, &self.memory)
+    }
+
+    /// Returns where its threads say what they wait for; `None` if it doesn't say, has no symbols,
+    /// or starts.
+    pub fn blockers(&self) -> Option<JvmBlockers> {
+        let current_thread = self.blocker_variables.current_thread?;
+        Some(JvmBlockers {
+            layout: self.blocker_fields.as_ref()?.read(self.blocker_variables, &self.memory)?,
+            current_thread,
+            image: self.image,
+            owners: self.diagnostic_fields.owners.clone(),
+            heap: self.heap_layout()?,
+        })
+    }
+
+    /// Returns where it says why it stops its threads.
+    pub fn pause_variables(&self) -> PauseVariables {
+        PauseVariables {
+            image: self.image,
+            operation: self.vm_operation,
+            collections: self.heap_layout().and_then(|heap| heap.collections_at),
+            causes: self.diagnostic_fields.perf.and_then(|perf| perf.causes(&self.memory)),
+        }
     }
 
     /// Everything in the code cache, by heap and address.

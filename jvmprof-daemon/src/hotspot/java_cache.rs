@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::code_cache::nmethod::{NmethodDebugInfo, NmethodId};
 use super::methods::method::MethodInfo;
-use super::stubs::{PieceShapes, StubRows};
+use super::stubs::{AnalysesOnDisk, PieceShapes, StubRows};
 use super::vmstructs::symtab_variables::VariablesByBuild;
 use crate::generational_cache::GenerationalCache;
 use crate::intern::Interner;
@@ -55,6 +55,19 @@ impl JavaCache {
             shapes: Arc::default(),
             symtab_variables: VariablesByBuild::default(),
         }
+    }
+
+    /// The cache, with analyses of stubs that an earlier run has kept on disk. To be called before
+    /// the first JVM is read.
+    #[must_use]
+    pub fn with_stub_analyses(mut self, on_disk: Arc<AnalysesOnDisk>) -> Self {
+        self.shapes = Arc::new(PieceShapes::with_analyses(on_disk));
+        self
+    }
+
+    /// Writes new analyses of stubs to disk, in the background.
+    pub fn keep_stub_analyses(&self) {
+        self.shapes.keep_new();
     }
 
     /// Returns the rows of a new JVM, none yet.

@@ -4,6 +4,7 @@
 
 use std::io::IoSliceMut;
 
+use jvmprof_common::thread_local::ReadWord;
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -138,6 +139,12 @@ impl<M: ProcessMemory> ProcessMemory for &M {
 #[derive(Clone, Copy, Debug)]
 pub struct LiveMemory {
     pid: Pid,
+}
+
+impl ReadWord for LiveMemory {
+    fn read_word(&self, address: Avma) -> Option<u64> {
+        self.read_u64(address)
+    }
 }
 
 impl LiveMemory {

@@ -2,7 +2,7 @@
 //! piece of code (`CODE_UNWINDING_INFO`).
 
 use jvmprof_common::rows::{CfaRule, RbpRule, Row};
-use jvmprof_common::tables::PackedRule;
+use jvmprof_common::unwind_tables::PackedRule;
 
 use crate::native::unwind_rows::UnwindRows;
 use crate::types::Svma;

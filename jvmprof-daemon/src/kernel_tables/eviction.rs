@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use jvmprof_common::tables::CHUNK_ROWS;
+use jvmprof_common::unwind_tables::CHUNK_ROWS;
 
 use super::{Allocation, CodeTables, FileRows, FileTable, GRACE, PublishedProcess, RowsKey};
 

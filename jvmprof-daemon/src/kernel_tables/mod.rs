@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use jvmprof_common::jvm::Jvm;
-use jvmprof_common::tables::{
+use jvmprof_common::unwind_tables::{
     CHUNK_ROWS, MAX_REGIONS, MAX_RULES, NO_RULE, NS_PER_TICK, PackedRule, ProcessEntry, Region, RowPage,
     RowTable,
 };
@@ -34,7 +34,7 @@ use crate::sampler::{BpfMaps, MapSizes, SamplerError};
 use free_extents::Extents;
 pub use packed_rows::FileRows;
 use packed_rows::{PackedRows, RuleTable};
-pub use rows_on_disk::{RowsOnDisk, RowsOnDiskError};
+pub use rows_on_disk::RowsOnDisk;
 
 /// The time for which the kernel program may still read entries that were replaced: far longer than
 /// a walk takes.
@@ -164,7 +164,6 @@ struct PublishedProcess {
 #[derive(Debug)]
 struct JvmTable {
     slot: u32,
-    value: Jvm,
     table: Option<FileTable>,
 }
 
@@ -279,12 +278,7 @@ impl CodeTables {
             jvm: None,
             sampled: Instant::now(),
         });
-        process.jvm = Some(JvmTable { slot, value, table });
-    }
-
-    /// Returns the JVM's published layout, if there is one.
-    pub fn jvm(&self, key: ProcessKey) -> Option<&Jvm> {
-        Some(&self.processes.get(&key)?.jvm.as_ref()?.value)
+        process.jvm = Some(JvmTable { slot, table });
     }
 
     /// Publishes a process: its regions in order of their addresses, without overlaps.

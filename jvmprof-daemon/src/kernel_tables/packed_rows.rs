@@ -1,10 +1,10 @@
-//! Unwind rows in the form that the kernel program searches: see [`jvmprof_common::tables`].
+//! Unwind rows in the form that the kernel program searches: see [`jvmprof_common::unwind_tables`].
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use jvmprof_common::rows::Row;
-use jvmprof_common::tables::{NO_RULE, PAGE_SHIFT, PackedRule, RowPage, pack_row};
+use jvmprof_common::unwind_tables::{NO_RULE, PAGE_SHIFT, PackedRule, RowPage, pack_row};
 
 use super::free_extents::Extents;
 use crate::types::FastHasher;
@@ -263,7 +263,7 @@ mod tests {
     use std::path::Path;
 
     use jvmprof_common::rows::CfaRule;
-    use jvmprof_common::tables::{MAX_RULES, find_rule};
+    use jvmprof_common::unwind_tables::{MAX_RULES, find_rule};
 
     use super::*;
     use crate::native::byte_source::RegularFile;

@@ -2,7 +2,7 @@
 //! the file again.
 
 use jvmprof_common::rows::Row;
-use jvmprof_common::tables::{CHUNK_ROWS, NO_RULE, PAGE_SHIFT, find_rule};
+use jvmprof_common::unwind_tables::{CHUNK_ROWS, NO_RULE, PAGE_SHIFT, find_rule};
 
 use super::{CodeTables, RowsKey};
 use crate::sampler::SamplerError;

@@ -28,6 +28,9 @@ fn small() -> Small {
         ring_bytes: 1 << 16,
         allocation: false,
         off_cpu: false,
+        monitor_owners: false,
+        pauses: false,
+        thread_context: false,
         kernel_log: false,
     };
     let mut kernel = None;

@@ -2,7 +2,8 @@
 //!
 //! - `elf`, `byte_source`, `paged_reader`, `open_file`: opening and parsing a file of another
 //!   process;
-//! - `file_identity`, `file_cache`: keys of files, and the cache of their data;
+//! - `file_identity`, `file_cache`: keys of files, and the cache of their data, part of which
+//!   outlives this program;
 //! - `unwind_rows`: rows by which stacks of native code are walked; `go`: the tables of Go
 //!   programs;
 //! - `symbols`, `function_symbols`, `dwarf_lines`, `demangle`: names of functions, and their lines;

@@ -2,21 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use jvmprof_common::abi::{Counter, Stop};
+use jvmprof_common::abi::{Counter, Event};
 
 use super::Pipeline;
 use super::allocation::{AllocationCounts, AllocationProfiler};
+use super::jvm_totals::{JvmName, JvmTotals};
 use super::labels::TargetCounts;
-use super::off_cpu::OffCpuCounts;
+use super::off_cpu::{OffCpuCounts, OffCpuProfiler};
+use super::pauses::PauseCounts;
+use super::thread_contexts::{ThreadContextCounts, ThreadContexts};
 use super::windows::ClockCounts;
-use crate::event_type::SamplesByEvent;
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::process::process_table::ProcessTableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheUsage, Outcome, SymbolCounts};
 
 /// Returns the number of samples that the kernel program took and that will be in no batch.
 /// `dropped` is that of samples dropped by rules after their arrival.
-pub(super) fn lost(sampler: &SamplerCounts, dropped: SamplesByEvent) -> SamplesByEvent {
+fn lost(sampler: &SamplerCounts, dropped: SamplesByEvent) -> SamplesByEvent {
     sampler.by_event(Counter::RingBufferFull)
         + sampler.by_event(Counter::UnwinderUnavailable)
         + sampler.shed
@@ -54,6 +57,10 @@ pub struct Counts {
     pub clocks: ClockCounts,
     pub allocation: AllocationCounts,
     pub off_cpu: OffCpuCounts,
+    pub pauses: PauseCounts,
+    pub thread_contexts: ThreadContextCounts,
+    /// The time of JVMs that run.
+    pub jvms: BTreeMap<JvmName, JvmTotals>,
 }
 
 impl Pipeline {
@@ -77,12 +84,68 @@ impl Pipeline {
             clocks: self.state.windows.clock_counts(),
             allocation: self.state.allocation.as_ref().map(AllocationProfiler::counts).unwrap_or_default(),
             off_cpu: self.off_cpu_counts(),
+            pauses: self.pause_counts(),
+            jvms: self.state.jvm_totals.get().clone(),
+            thread_contexts: self
+                .state
+                .thread_contexts
+                .as_ref()
+                .map(ThreadContexts::counts)
+                .unwrap_or_default(),
         }
+    }
+
+    /// Returns whether the kernel's rings are being emptied.
+    pub fn is_sampling(&self) -> bool {
+        self.sampler.is_running()
+    }
+
+    /// Returns the error for which the kernel's frames have no names.
+    pub fn kernel_error(&self) -> Option<String> {
+        self.state.symbolizer.kernel_error()
+    }
+
+    /// Returns (nanoseconds, runs) of the kernel programs, where the kernel measures them.
+    pub fn kernel_run_time(&self) -> Option<(u64, u64)> {
+        self.sampler.run_time()
+    }
+
+    pub fn sampler_counts(&self) -> SamplerCounts {
+        let mut counts = self.sampler.counts();
+        counts.add_taken(Event::OffCpu, self.taken_by_daemon().get(EventType::OffCpu));
+        counts
+    }
+
+    /// Returns the samples that the daemon took itself, of threads that still waited, and those
+    /// that it made contentions of.
+    pub fn taken_by_daemon(&self) -> SamplesByEvent {
+        let Some(off_cpu) = &self.state.off_cpu else { return SamplesByEvent::NONE };
+        let mut taken = SamplesByEvent::of(EventType::OffCpu, off_cpu.inspected());
+        taken += SamplesByEvent::of(EventType::Lock, off_cpu.contended());
+        taken
+    }
+
+    /// Returns the number of samples that the kernel program took, and how many of them will be in
+    /// no batch: a part of [`Self::counts`] that costs little.
+    pub fn taken_and_lost(&self) -> (SamplesByEvent, SamplesByEvent) {
+        let sampler = self.sampler_counts();
+        let locks = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::contended);
+        let taken = sampler.by_event(Counter::Taken) + SamplesByEvent::of(EventType::Lock, locks);
+        (taken, lost(&sampler, self.state.targets.counts().dropped))
+    }
+
+    pub fn samples(&self) -> u64 {
+        self.state.outcomes.values().copied().sum::<SamplesByEvent>().total()
     }
 
     fn off_cpu_counts(&self) -> OffCpuCounts {
         let run_time = self.sampler.off_cpu_run_time();
         self.state.off_cpu.as_ref().map(|off_cpu| off_cpu.counts(run_time)).unwrap_or_default()
+    }
+
+    fn pause_counts(&self) -> PauseCounts {
+        let run_time = self.sampler.pause_run_time();
+        self.state.pauses.as_ref().map(|pauses| pauses.counts(run_time)).unwrap_or_default()
     }
 
     /// Returns the memory of caches and queues.
@@ -114,9 +177,9 @@ impl Counts {
         self.outcomes.get(&Outcome::Whole).map_or(0, |samples| samples.total())
     }
 
-    /// Samples that the kernel program took.
+    /// Samples that were taken, and those that contentions were made of.
     pub fn taken(&self) -> SamplesByEvent {
-        self.sampler.by_event(Counter::Taken)
+        self.sampler.by_event(Counter::Taken) + SamplesByEvent::of(EventType::Lock, self.off_cpu.contended)
     }
 
     /// Returns the number of samples that relabelling dropped, here or in the kernel.
@@ -166,11 +229,20 @@ impl Counts {
             ("other_threads".to_owned(), self.targets.other_threads),
             ("cut_labels".to_owned(), self.targets.cut_labels),
             ("waiting_full".to_owned(), self.waiting_full),
+            ("thread_contexts_unreadable".to_owned(), sampler.get(Counter::ThreadContextUnreadable)),
+            ("thread_contexts_left_out".to_owned(), self.thread_contexts.left_out),
+            ("thread_contexts_without_variable".to_owned(), self.thread_contexts.without_variable),
+            ("pauses_lost".to_owned(), self.pauses.lost),
+            ("pauses_unnamed".to_owned(), self.pauses.unnamed),
             ("off_cpu_unfollowed_switches".to_owned(), self.off_cpu.unfollowed_switches),
             ("off_cpu_lost_waits".to_owned(), self.off_cpu.lost_waits),
             ("off_cpu_unreported_parts".to_owned(), self.off_cpu.unreported_parts),
+            ("off_cpu_unnamed_blockers".to_owned(), self.off_cpu.unnamed_blockers),
+            ("off_cpu_jvms_without_blockers".to_owned(), self.off_cpu.jvms_without_blockers),
         ]);
         losses.extend(self.allocation_losses());
+        let unseen = self.pauses.unseen_jvms.iter();
+        losses.extend(unseen.map(|(reason, count)| (format!("pauses_unseen_jvms: {reason}"), *count)));
         losses.extend(self.symbols.perf_maps.losses());
         for (outcome, samples) in &self.outcomes {
             if let Outcome::Truncated(reason) = outcome {
@@ -203,11 +275,6 @@ impl Counts {
         let failed = allocation.failed_censuses.iter();
         let failed = failed.map(|(reason, count)| (format!("allocation_failed_censuses: {reason}"), *count));
         by_name.map(|(name, count)| (name.to_owned(), count)).into_iter().chain(unseen).chain(failed)
-    }
-
-    /// Returns the results of the kernel program's own walks.
-    pub fn stops(&self) -> impl Iterator<Item = (Stop, u64)> + '_ {
-        Stop::ALL.into_iter().zip(self.sampler.stops())
     }
 }
 
@@ -245,6 +312,7 @@ mod tests {
         counts.symbols.unnamed.insert("REASON", 1);
         counts.allocation.unseen_jvms.insert("REASON", 1);
         counts.allocation.failed_censuses.insert("REASON", 1);
+        counts.pauses.unseen_jvms.insert("REASON", 1);
         let mut counted: BTreeSet<String> = counts.all_losses().into_keys().collect();
         counted.extend(Losses::<u64>::default().iter().map(|(name, _)| name.to_owned()));
         assert_eq!(documented(), counted);

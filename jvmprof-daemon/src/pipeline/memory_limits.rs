@@ -1,11 +1,11 @@
 //! The memory budget: limits of each cache and each queue.
 
-use crate::symbolize::SymbolMemory;
+use crate::symbolize::SymbolMemoryLimits;
 
 /// Limits in bytes. Each is a default, or less if the budget's share is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    pub symbols: SymbolMemory,
+    pub symbols: SymbolMemoryLimits,
     /// Code that processes have mapped.
     pub mappings: usize,
     /// Samples that wait for the event loop.
@@ -20,8 +20,6 @@ pub struct MemoryLimits {
     pub outbox: usize,
 }
 
-/// Maximum number of windows at once: the open one, and those that wait to be encoded.
-const WINDOWS: u64 = 7;
 /// Number of parts of the budget, in which shares are counted.
 const PARTS: u64 = 64;
 const MIB: u64 = 1 << 20;
@@ -42,9 +40,9 @@ impl MemoryLimits {
             budget_bytes.map_or(default, |budget| default.min(budget / PARTS * parts))
         };
         let small = |default: u64, parts: u64| usize::try_from(share(default, parts)).unwrap_or(usize::MAX);
-        let defaults = SymbolMemory::of_files(symbol_cache_bytes);
+        let defaults = SymbolMemoryLimits::of_files(symbol_cache_bytes);
         Self {
-            symbols: SymbolMemory {
+            symbols: SymbolMemoryLimits {
                 files: share(defaults.files, 8),
                 names: share(defaults.names, 2),
                 java: share(defaults.java, 4),
@@ -61,17 +59,24 @@ impl MemoryLimits {
             outbox: small(32 * MIB, 3),
         }
     }
-
-    /// Returns the sum of all limits.
-    pub fn bytes(&self) -> u64 {
-        let queues = self.queued_samples + self.queued_events + self.waiting_samples + self.outbox;
-        self.symbols.bytes() + (self.mappings + queues) as u64 + WINDOWS * self.window_stacks as u64
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Maximum number of windows at once: the open one, and those that wait to be encoded.
+    const WINDOWS: u64 = 7;
+
+    impl MemoryLimits {
+        /// Returns the sum of all limits.
+        fn bytes(&self) -> u64 {
+            let SymbolMemoryLimits { files, names, java, lines, frames, jit } = self.symbols;
+            let queues = self.queued_samples + self.queued_events + self.waiting_samples + self.outbox;
+            let sizes = frames + jit + self.mappings + queues;
+            files + names + java + lines + sizes as u64 + WINDOWS * self.window_stacks as u64
+        }
+    }
 
     #[test]
     fn a_budget_is_kept_by_the_sum_of_all_limits_and_raises_none() {

@@ -20,42 +20,44 @@
 
 pub mod allocation;
 mod counts;
+pub mod jvm_totals;
 pub mod labels;
 pub mod memory_limits;
 pub mod off_cpu;
 mod options;
+pub mod pauses;
 mod pending_samples;
 mod process_events;
 mod row_waits;
+pub mod thread_contexts;
 mod thread_kinds;
+mod thread_local_variables;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
-
-use jvmprof_common::abi::Counter;
 
 use crate::clock::monotonic_ns;
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::own_process::thread_priority;
 use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::{LabelDecision, SampleWeight};
-use crate::profile::model::Batch;
 use crate::sampler::{
-    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SampledEvent, SamplerCounts, SamplingPeriods,
-    StackSample, period_ns,
+    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SampledEvent, SamplingPeriods, StackSample,
+    period_ns,
 };
 use crate::symbolize::{Completion, Deadline, Outcome, SymbolizedStack, Symbolizer};
 use allocation::AllocationProfiler;
 pub use counts::Counts;
-use counts::lost;
+use jvm_totals::AllJvmTotals;
 use labels::{LabelOptions, Owner, Targets};
 use memory_limits::MemoryLimits;
 use off_cpu::OffCpuProfiler;
 pub use options::{PipelineError, PipelineOptions};
+use pauses::{JvmPauses, PauseTracker};
 use pending_samples::PendingSamples;
+use thread_contexts::ThreadContexts;
 use thread_kinds::ThreadKinds;
-pub use thread_kinds::thread_kind_of;
 use windows::Windows;
 pub use windows::{ClockCounts, Flushed};
 
@@ -75,7 +77,6 @@ struct State {
     periods: SamplingPeriods,
     targets: Targets,
     outcomes: BTreeMap<Outcome, SamplesByEvent>,
-    first_sample: Option<Instant>,
     /// Time when a process was sampled for the first time.
     newest: Instant,
     /// Time when native functions were named last.
@@ -89,7 +90,12 @@ struct State {
     allocation: Option<AllocationProfiler>,
     /// The profiler of waits; `None` where that is off.
     off_cpu: Option<OffCpuProfiler>,
+    /// The labels of requests; `None` where they are off.
+    thread_contexts: Option<ThreadContexts>,
+    /// The pauses of JVMs; `None` where that is off.
+    pauses: Option<PauseTracker>,
     thread_kinds: ThreadKinds,
+    jvm_totals: AllJvmTotals,
 }
 
 /// Longest interval between two reads of the rings. A sample whose code or memory must be read
@@ -125,7 +131,6 @@ impl Pipeline {
             periods: SamplingPeriods::new(options.sampler.frequency),
             targets: Targets::start(options.labels.clone(), options.events(), options.containers.clone())?,
             outcomes: BTreeMap::new(),
-            first_sample: None,
             newest: Instant::now(),
             named: Instant::now(),
             pending: PendingSamples::new(memory.waiting_samples),
@@ -133,7 +138,10 @@ impl Pipeline {
             release: false,
             allocation: None,
             off_cpu: None,
+            thread_contexts: None,
+            pauses: None,
             thread_kinds: ThreadKinds::default(),
+            jvm_totals: AllJvmTotals::default(),
         };
         let (mut filled, mut refused) = (Ok(()), None);
         let prepare = |mut tables: BpfMaps| {
@@ -150,6 +158,11 @@ impl Pipeline {
                 Ok(off_cpu) => state.off_cpu = off_cpu,
                 Err(error) => refused = Some(error),
             }
+            let pauses = tables.take_pauses();
+            state.pauses = pauses.map(|map| PauseTracker::new(map, debuginfod.clone()));
+            let contexts = tables.take_thread_contexts();
+            state.thread_contexts =
+                contexts.map(|map| ThreadContexts::new(options.thread_context.clone(), map));
             filled = state.symbolizer.fill(tables);
             state.discover(options.sampler.pids.as_deref());
         };
@@ -206,6 +219,9 @@ impl Pipeline {
         if let Some(off_cpu) = &mut self.state.off_cpu {
             off_cpu.maintain();
         }
+        if let Some(pauses) = &mut self.state.pauses {
+            pauses.maintain(&self.sampler);
+        }
         let mut has_happened = false;
         while let Some(event) = self.sampler.take() {
             self.state.handle(event);
@@ -237,6 +253,9 @@ impl Pipeline {
         if let Some(allocation) = &mut self.state.allocation {
             allocation.end_events();
         }
+        if let Some(pauses) = &mut self.state.pauses {
+            pauses.end_events();
+        }
         self.sampler.stop();
         while Instant::now() < end
             && let Some(event) = self.sampler.take()
@@ -252,6 +271,23 @@ impl Pipeline {
         self.state.release = true;
     }
 
+    /// Keeps each pause of a JVM from now on.
+    pub fn keep_pauses(&mut self) {
+        if let Some(pauses) = &mut self.state.pauses {
+            pauses.keep_pauses();
+        }
+    }
+
+    /// Ends following the pauses of JVMs, and returns them; `None` where they aren't followed.
+    pub fn take_pauses(&mut self) -> Option<Vec<JvmPauses>> {
+        self.state.pauses.as_mut().map(PauseTracker::take)
+    }
+
+    /// Returns when the window that is open began, in ns of `CLOCK_MONOTONIC`.
+    pub fn window_began_ns(&self) -> u64 {
+        self.state.windows.began_ns()
+    }
+
     /// Sets the frequency of samples on each CPU. The next [`Self::flush`] ends the window as of
     /// now and leaves later samples to the one after it: call it when pending events have arrived,
     /// half a second later.
@@ -264,93 +300,9 @@ impl Pipeline {
         }
     }
 
-    /// Returns the samples per second and CPU.
-    pub fn frequency(&self) -> u32 {
-        self.state.periods.frequency()
-    }
-
     /// Reads the host's clocks. Returns true if it was suspended: the window should end.
     pub fn check_clocks(&mut self) -> bool {
         self.state.windows.check_clocks()
-    }
-
-    /// Returns the window's profile; the next window begins.
-    pub fn flush(&mut self) -> Flushed {
-        let state = &mut self.state;
-        if !state.release {
-            state.inspect_waiting();
-        }
-        // Nothing is known any more of a process that has ended, once the window has.
-        let ended = state.table.iter().filter(|process| process.has_exited());
-        let ended: Vec<u32> = ended.map(|process| process.pid).collect();
-        state.finish_dumps();
-        ended.into_iter().for_each(|pid| state.complete_pending_of(pid));
-        let by_key: HashMap<ProcessKey, &Process> =
-            state.table.iter().map(|process| (process.key, process)).collect();
-        let mut end = state.symbolizer.end_window(|key| by_key.get(&key).copied(), monotonic_ns());
-        let targets = &mut state.targets;
-        let mut allocation = state.allocation.as_mut();
-        if let Some(allocation) = &mut allocation {
-            let window = state.windows.aggregator(EventType::Allocation, allocation.options().interval);
-            for (key, stack, weight) in allocation.end_window() {
-                let owner = targets.owner_of(key, EventType::Allocation);
-                window.add_unlabelled(owner, stack, weight);
-            }
-        }
-        let mut flushed = state.windows.flush(
-            |owner, frames| end.finalize_names(owner.process, frames),
-            |owner, samples| targets.finalize_labels(owner, samples, state.release),
-            |event, owner, weight| match (event, &mut allocation) {
-                (EventType::Allocation, Some(allocation)) => allocation.estimate(owner.process, weight),
-                (EventType::OffCpu, _) => off_cpu::estimate(weight),
-                _ => (weight.count, weight.value),
-            },
-        );
-        for batch in std::iter::once(&mut flushed.batch).chain(&mut flushed.other_batches) {
-            match (batch.event, &allocation, &mut state.off_cpu) {
-                (EventType::Allocation, Some(allocation), _) => batch.period = allocation.interval(),
-                (EventType::OffCpu, _, Some(off_cpu)) => {
-                    batch.period = off_cpu.interval();
-                    off_cpu.name_causes(batch);
-                }
-                _ => {}
-            }
-            state.thread_kinds.label(batch);
-        }
-        drop(by_key);
-        state.table.remove_exited();
-        let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
-        end.retain(|key| live.contains(&key));
-        if let Some(allocation) = allocation {
-            let is_wanted = |key| live.contains(&key) && targets.is_wanted(key, EventType::Allocation);
-            allocation.begin_window(is_wanted);
-        }
-        state.targets.retain(&live, &state.windows.unlabelled_owners().collect());
-        flushed
-    }
-
-    /// Returns all profiles of samples so far: more than one if the frequency has just changed.
-    pub fn flush_all(&mut self) -> Vec<Batch> {
-        let mut batches: Vec<Batch> = self.flush().into_batches().collect();
-        if !self.state.windows.is_empty() {
-            batches.extend(self.flush().into_batches());
-        }
-        batches
-    }
-
-    /// Returns batches of earlier windows, made of samples whose labels have become known since, or
-    /// were waited for too long.
-    pub fn take_labelled(&mut self) -> Vec<Batch> {
-        let state = &mut self.state;
-        let release = state.release || state.windows.unlabelled_stacks() > MAX_UNLABELLED_STACKS;
-        let targets = &mut state.targets;
-        let mut labelled =
-            state.windows.take_labelled(|owner, samples| targets.finalize_labels(owner, samples, release));
-        if let Some(off_cpu) = &mut state.off_cpu {
-            labelled.iter_mut().for_each(|batch| off_cpu.name_causes(batch));
-        }
-        labelled.iter_mut().for_each(|batch| state.thread_kinds.label(batch));
-        labelled
     }
 
     /// Sets other labels of series. To be called after [`Self::flush_all`], so that no window mixes
@@ -360,47 +312,9 @@ impl Pipeline {
         self.state.targets.set_options(labels);
     }
 
-    /// Returns (nanoseconds, runs) of the kernel programs, where the kernel measures them.
-    pub fn kernel_run_time(&self) -> Option<(u64, u64)> {
-        self.sampler.run_time()
-    }
-
-    pub fn sampler_counts(&self) -> SamplerCounts {
-        let mut counts = self.sampler.counts();
-        counts.add_taken(EventType::OffCpu.kernel_event(), self.taken_by_daemon().total());
-        counts
-    }
-
-    /// Returns the samples that the daemon took itself, of threads that still waited.
-    pub fn taken_by_daemon(&self) -> SamplesByEvent {
-        let inspected = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::inspected);
-        SamplesByEvent::of(EventType::OffCpu, inspected)
-    }
-
-    /// Returns the number of samples that the kernel program took, and how many of them will be in
-    /// no batch: a part of [`Self::counts`] that costs little.
-    pub fn taken_and_lost(&self) -> (SamplesByEvent, SamplesByEvent) {
-        let sampler = self.sampler_counts();
-        (sampler.by_event(Counter::Taken), lost(&sampler, self.state.targets.counts().dropped))
-    }
-
-    /// Returns whether the kernel's rings are being emptied.
-    pub fn is_sampling(&self) -> bool {
-        self.sampler.is_running()
-    }
-
-    pub fn samples(&self) -> u64 {
-        self.state.outcomes.values().copied().sum::<SamplesByEvent>().total()
-    }
-
-    /// Returns the time when the first sample had its names.
-    pub fn first_sample(&self) -> Option<Instant> {
-        self.state.first_sample
-    }
-
-    /// Returns the error for which the kernel's frames have no names.
-    pub fn kernel_error(&self) -> Option<String> {
-        self.state.symbolizer.kernel_error()
+    /// Returns the processes that are known.
+    pub fn pids(&self) -> HashSet<u32> {
+        self.state.table.iter().map(|process| process.pid).collect()
     }
 }
 
@@ -424,8 +338,15 @@ impl State {
 
     /// Takes samples of threads that wait and don't come back.
     fn inspect_waiting(&mut self) {
-        let samples = self.off_cpu.as_mut().map(OffCpuProfiler::inspect_waiting);
-        samples.into_iter().flatten().for_each(|sample| self.sample(sample));
+        if let Some(off_cpu) = &mut self.off_cpu {
+            off_cpu.begin_inspection();
+        }
+        while let Some(off_cpu) = &mut self.off_cpu {
+            let contexts = self.thread_contexts.as_ref();
+            let read = |thread: &_| contexts.map(|it| it.read_record(thread)).unwrap_or_default();
+            let Some(sample) = off_cpu.next_waiting(read) else { break };
+            self.sample(sample);
+        }
     }
 
     /// Processes a sample: it is identified, completed, named, labelled and aggregated. Returns it
@@ -470,8 +391,21 @@ impl State {
             let heap = self.symbolizer.java_heap(process.key);
             allocation.follow(process, header.start_ns, heap);
         }
+        if let Some(off_cpu) = &mut self.off_cpu
+            && jvm.is_some()
+            && self.targets.is_wanted(process.key, EventType::OffCpu)
+        {
+            off_cpu.follow_blockers(process, header.start_ns, now, |key| self.symbolizer.java_blockers(key));
+        }
+        if let Some(pauses) = &mut self.pauses
+            && jvm.is_some()
+            && pauses.wants(process.key)
+            && self.targets.is_wanted(process.key, EventType::Cpu)
+        {
+            pauses.follow(process, header.start_ns, self.symbolizer.pause_variables(process.key));
+        }
         let mut second = None;
-        let (stack, period, weight) = match &sample.event {
+        let (mut stack, period, weight) = match &sample.event {
             SampledEvent::Cpu => (stack, period_ns, SampleWeight::from(period_ns)),
             SampledEvent::Allocation(record) => {
                 let Some(allocation) = &mut self.allocation else { return None };
@@ -480,11 +414,29 @@ impl State {
             }
             SampledEvent::OffCpu(record) => {
                 let Some(off_cpu) = &mut self.off_cpu else { return None };
-                let ((stack, weight), runnable) = off_cpu.weigh(record, stack);
+                let ((stack, weight), runnable) = off_cpu.weigh(process.key, record, stack);
                 second = runnable;
                 (stack, off_cpu.options().interval, weight)
             }
         };
+        if let Some(pauses) = &mut self.pauses
+            && jvm.is_some()
+            && event == EventType::Cpu
+        {
+            pauses.label(process.key, header.time_ns, &mut stack);
+            if let LabelDecision::Labels(labels) = &labels {
+                pauses.set_name(process.key, labels);
+            }
+        }
+        let mut has_new_key = false;
+        if let Some(contexts) = &mut self.thread_contexts {
+            contexts.follow(process, header.start_ns, now);
+            let parts = std::iter::once(&mut stack).chain(second.as_mut().map(|(stack, _)| stack));
+            if !matches!(labels, LabelDecision::Dropped) {
+                has_new_key = contexts.label(process, sample.thread_context(), parts);
+            }
+        }
+        let pid = process.pid;
         let window = self.windows.aggregator_at(event, period, header.time_ns);
         for (stack, weight) in std::iter::once((stack, weight)).chain(second) {
             match &labels {
@@ -493,7 +445,9 @@ impl State {
                 LabelDecision::Labels(labels) => window.add(labels, owner, stack, weight),
             }
         }
-        self.first_sample.get_or_insert_with(Instant::now);
+        if has_new_key {
+            self.table.expect_context(pid, now);
+        }
         None
     }
 }

@@ -6,6 +6,7 @@ use super::allocation::AllocationOptions;
 use super::labels::LabelOptions;
 use super::memory_limits::MemoryLimits;
 use super::off_cpu::OffCpuOptions;
+use super::thread_contexts::ThreadContextOptions;
 use crate::event_type::EventType;
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::sampler::{SamplerError, SamplerOptions};
@@ -29,6 +30,8 @@ pub struct PipelineOptions {
     pub allocation: AllocationOptions,
     /// Options of profiles of waits, if [`SamplerOptions::off_cpu`] enables them.
     pub off_cpu: OffCpuOptions,
+    /// Options of labels of requests, if [`SamplerOptions::thread_context`] enables them.
+    pub thread_context: ThreadContextOptions,
 }
 
 impl PipelineOptions {

@@ -14,9 +14,23 @@ impl State {
                     allocation.count_tlab(&tlab);
                 }
             }
+            KernelEventKind::Pause(record) => {
+                if let Some(pauses) = &mut self.pauses {
+                    pauses.record(&record);
+                }
+            }
             KernelEventKind::Exec { pid, comm } => {
                 self.complete_pending_of(pid);
                 self.table.exec(pid, &comm, event.time_ns);
+                if let Some(contexts) = &mut self.thread_contexts {
+                    contexts.exec(pid);
+                }
+                if let Some(off_cpu) = &mut self.off_cpu {
+                    off_cpu.exec(pid);
+                }
+                if let Some(pauses) = &mut self.pauses {
+                    pauses.exec(pid, event.time_ns);
+                }
                 self.targets.ended(pid);
             }
             KernelEventKind::ThreadName { pid, tid, comm } => {
@@ -35,6 +49,9 @@ impl State {
                 }
                 if pid == tid {
                     self.targets.ended(pid);
+                    if let Some(pauses) = &mut self.pauses {
+                        pauses.exited(pid, event.time_ns);
+                    }
                 }
             }
             KernelEventKind::Map { pid, mapping } => {

@@ -6,11 +6,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use crate::profile::model::{Batch, Frame, FrameKind, Sample, SampleLabel, SampleLabels};
+use crate::profile::jvm_activity::{JVM_LABEL, THREAD_KIND_LABEL};
+use crate::profile::model::{Batch, Frame, FrameKind, SampleLabel, SampleLabels};
 use crate::types::FastHasher;
-
-/// A label that series of JVMs have.
-const JVM_LABEL: &str = "jvm_version";
 
 /// Values of the label, each with names that only stacks of such threads have; the first one that
 /// is found decides. A name may have parameters after it.
@@ -41,23 +39,19 @@ const KINDS: &[(&str, &[&str])] = &[
         ],
     ),
     (JAVA, &["JavaThread::run", "JavaThread::thread_main_inner", "JavaMain", "ThreadJavaMain"]),
+    // A thread of the JVM's that hasn't come to its own function yet, or has left it.
+    (UNKNOWN, &["Thread::call_run", "thread_native_entry", "java_start"]),
 ];
 
 /// Frames from a thread's begin on in which those functions are: a virtual thread's first one is
 /// some twenty frames from its carrier's.
 const FIRST_FRAMES: usize = 32;
 
-/// The label with the kind of a sample's thread.
-const LABEL: &str = "thread_kind";
-
 /// The kinds of threads that aren't a JVM's own.
 const JAVA: &str = "java";
 const NATIVE: &str = "native";
-
-/// Returns the kind of a sample's thread, if it is known and a JVM's.
-pub fn thread_kind_of(sample: &Sample) -> Option<&str> {
-    sample.labels.iter().find(|label| &*label.name == LABEL).map(|label| &*label.value)
-}
+/// A thread that is a JVM's, nothing else is known.
+const UNKNOWN: &str = "";
 
 /// Labels samples with the kinds of their threads, once their frames have names.
 #[derive(Debug, Default)]
@@ -85,7 +79,7 @@ impl ThreadKinds {
                 let Some(kind) = kind else { continue };
                 let own = &sample.labels;
                 let [_, labelled] = self.labels.entry((own.address(), kind)).or_insert_with(|| {
-                    let label = SampleLabel { name: LABEL.into(), value: kind.into() };
+                    let label = SampleLabel { name: THREAD_KIND_LABEL.into(), value: kind.into() };
                     let labelled = own.iter().cloned().chain([label]).collect::<Vec<_>>();
                     // Its own are kept, so that no others get their address.
                     [own.clone(), SampleLabels::new(labelled)]
@@ -102,15 +96,16 @@ impl ThreadKinds {
             let address = Arc::as_ptr(frame).addr();
             *self.of_frames.entry(address).or_insert_with(|| kind_of_frame(frame))
         };
-        if let Some(kind) = first.iter().filter_map(kind).min() {
-            return Some(KINDS[kind].0);
+        let found = first.iter().filter_map(kind).min().map(|kind| KINDS[kind].0);
+        if let Some(kind) = found.filter(|kind| *kind != UNKNOWN) {
+            return Some(kind);
         }
         let is_java = |frame: &Arc<Frame>| frame.lines.iter().any(|line| line.mode.is_some());
         if frames.iter().any(is_java) {
             return Some(JAVA);
         }
         let is_whole = frames.last().is_some_and(|frame| frame.kind != FrameKind::Marker);
-        is_whole.then_some(NATIVE)
+        (is_whole && found.is_none()).then_some(NATIVE)
     }
 }
 
@@ -149,17 +144,19 @@ mod tests {
             ("ConcurrentGCThread::run()", "gc"),
             ("VMThread::run()", "vm"),
             ("JavaThread::thread_main_inner()", "java"),
-            ("zlib_worker", "native"),
         ] {
             let names = ["leaf", name].into_iter().chain(begin).collect::<Vec<_>>();
             assert_eq!(kind(&names, FrameKind::Native), Some(expected), "{name}");
         }
+        assert_eq!(kind(&["zlib_worker", "start_thread"], FrameKind::Native), Some("native"));
         let compiler =
             ["C2Compiler::compile_method", "CompileBroker::compiler_thread_loop()", "JavaThread::run()"];
         assert_eq!(kind(&compiler, FrameKind::Native), Some("compiler"));
         let mounted = ["A.run", "jdk.internal.vm.Continuation.enter", "java.lang.Thread.run"];
         assert_eq!(kind(&mounted, FrameKind::Java), Some("virtual"));
         assert_eq!(kind(&["A.run"], FrameKind::Java), Some("java"));
+        let before = ["NonJavaThread::pre_run()"].into_iter().chain(begin).collect::<Vec<_>>();
+        assert_eq!(kind(&before, FrameKind::Native), None, "which one isn't known yet");
         assert_eq!(kind(&["[truncated: x]"], FrameKind::Marker), None);
     }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jvmprof_common::tables::NS_PER_TICK;
+use jvmprof_common::unwind_tables::NS_PER_TICK;
 
 use super::cgroup::Cgroup;
 use super::executable_mappings::{Backing, MappedCode, Mappings, is_hotspot};
@@ -340,6 +340,14 @@ impl ProcessTable {
             process.context.check(pid, now_ns, &mut counts.contexts);
         }
         process
+    }
+
+    /// Has a process's context read again soon: a context of one of its threads has an attribute
+    /// that the process's doesn't name.
+    pub fn expect_context(&mut self, pid: u32, now_ns: u64) {
+        if let Some(process) = self.by_pid.get_mut(&pid) {
+            process.context.expect_change(now_ns);
+        }
     }
 
     /// Returns a process that was found in `/proc`, as if it were sampled now.

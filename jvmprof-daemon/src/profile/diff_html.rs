@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
+use super::call_tree::{CallTree, PAGE_NODES, PprofSeries, TreeBuilder};
 use super::comparison::ComparedSide;
 use super::pprof::{CheckedTables, InvalidProfile, sampled_events};
 use super::record_html::{HtmlError, Recorded, RecordedType, RecordingTitle, write_page};
@@ -53,9 +53,13 @@ fn type_names(profile: &Profile, which: &'static str) -> Result<Vec<String>, Dif
 
 fn compared_type(before: &Profile, after: &Profile, name: &str) -> Result<ComparedType, DiffError> {
     let mut builder = TreeBuilder::default();
+    if matches!(name, "samples" | "cpu") {
+        builder.count_activities();
+    }
     let mut add = |profile: &Profile, which, is_base| {
         builder.count_base(is_base);
-        builder.add_pprof(profile, None, Some(name)).map_err(|source| DiffError::Invalid { which, source })
+        let series = PprofSeries { sample_type: Some(name), ..PprofSeries::default() };
+        builder.add_pprof(profile, &series).map_err(|source| DiffError::Invalid { which, source })
     };
     add(before, "the first", true)?;
     add(after, "the second", false)?;
@@ -109,7 +113,7 @@ pub fn write_diff_html(
         }
         trees.push(columns);
     }
-    write_page(&Recorded { title, start_ms, duration_ns, types, trees, times: Vec::new() }, out)
+    write_page(&Recorded { title, start_ms, duration_ns, types, trees, times: Vec::new(), pauses: &[] }, out)
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 //! [`pprof`] for backends, the store and `record -o x.pb.gz`; [`folded_stacks`], [`flamegraph_svg`]
 //! and [`record_html`] for `record`. The pages draw a [`call_tree`], which is merged from batches
 //! (`record`) or from pprof (the collector, and `diff`, whose page is [`diff_html`]).
-//! [`comparison`] says what of a difference may be chance; [`java_view`] leaves only Java's frames.
+//! [`comparison`] says what of a difference may be chance; [`java_view`] leaves only Java's frames;
+//! [`jvm_activity`] says what a JVM's samples were taken in.
 
 pub mod aggregate;
 pub mod call_tree;
@@ -15,6 +16,7 @@ pub mod flamegraph_svg;
 pub mod folded_stacks;
 pub mod gzip;
 pub mod java_view;
+pub mod jvm_activity;
 pub mod model;
 pub mod page_assets;
 pub mod pprof;

@@ -16,21 +16,27 @@ macro_rules! asset {
 }
 
 /// Scripts of the view that both pages have, in the order in which they must run.
-pub const VIEW_SCRIPTS: [Asset; 20] = [
+pub const VIEW_SCRIPTS: [Asset; 26] = [
     asset!("d3.min.js", "vendor/d3.min.js"),
-    asset!("d3-flamegraph.umd.min.js", "vendor/d3-flamegraph.umd.min.js"),
     asset!("base.js", "view/base.js"),
     asset!("tree.js", "tree/tree.js"),
     asset!("frames.js", "tree/frames.js"),
     asset!("paths.js", "tree/paths.js"),
+    asset!("activities.js", "tree/activities.js"),
     asset!("edits.js", "tree/edits.js"),
     asset!("rows.js", "tree/rows.js"),
     asset!("compare.js", "tree/compare.js"),
     asset!("times.js", "tree/times.js"),
     asset!("colour.js", "view/colour.js"),
+    asset!("time_chart.js", "view/time_chart.js"),
     asset!("heatmap.js", "view/heatmap.js"),
+    asset!("pause_lane.js", "view/pause_lane.js"),
+    asset!("activity_bar.js", "view/activity_bar.js"),
+    asset!("figures.js", "view/figures.js"),
     asset!("state.js", "view/state.js"),
-    asset!("flame.js", "view/flame.js"),
+    asset!("flame_layout.js", "flame/flame_layout.js"),
+    asset!("flame_canvas.js", "flame/flame_canvas.js"),
+    asset!("flame.js", "flame/flame.js"),
     asset!("sandwich.js", "view/sandwich.js"),
     asset!("table.js", "view/table.js"),
     asset!("menu.js", "view/menu.js"),
@@ -61,8 +67,18 @@ mod tests {
     }
 
     #[test]
+    fn the_collectors_page_loads_all_scripts_of_the_view_in_their_order() {
+        let page = include_str!("../../assets/collector/collector.html");
+        let places = VIEW_SCRIPTS.map(|asset| {
+            let place = page.find(&format!("src=\"/assets/{}\"", asset.name));
+            place.unwrap_or_else(|| panic!("{} isn't loaded", asset.name))
+        });
+        assert!(places.is_sorted(), "{places:?}");
+    }
+
+    #[test]
     fn nothing_is_loaded_from_elsewhere() {
-        let ours = VIEW_SCRIPTS[2..].iter().chain([&STYLE, &RECORD_SCRIPT, &RECORD_LOADER, &RECORD_PAGE]);
+        let ours = VIEW_SCRIPTS[1..].iter().chain([&STYLE, &RECORD_SCRIPT, &RECORD_LOADER, &RECORD_PAGE]);
         for asset in ours {
             let text = asset.text.replace("http://www.w3.org/2000/svg", "");
             assert!(!text.contains("http://") && !text.contains("https://"), "{}", asset.name);

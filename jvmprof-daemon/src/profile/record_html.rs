@@ -56,6 +56,36 @@ pub(super) struct Recorded<'a> {
     pub(super) trees: Vec<CallTree>,
     /// When the samples of each tree were taken; empty if that isn't known.
     pub(super) times: Vec<SampleTimes>,
+    /// When JVMs stopped, if that was followed.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(super) pauses: &'a [PauseLane],
+}
+
+/// The pauses of one JVM. The names in JSON are what the page's scripts read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PauseLane {
+    /// Main class or command, and process id.
+    pub jvm: String,
+    /// The time in which the JVM was followed.
+    pub followed_ms: f64,
+    /// Sums of all its pauses.
+    pub pauses: u64,
+    pub stopped_ms: f64,
+    pub to_safepoint_ms: f64,
+    /// Its pauses, as far as they are kept.
+    pub marks: Vec<PauseMark>,
+}
+
+/// One pause.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PauseMark {
+    /// When the JVM began to stop its threads, since the recording's start.
+    pub begin_ms: f64,
+    /// The time until all threads had stopped, and from then until they went on.
+    pub to_safepoint_ms: f64,
+    pub stopped_ms: f64,
+    /// What the JVM stopped for.
+    pub what: String,
 }
 
 /// What can be counted, and in which tree it is.
@@ -74,11 +104,17 @@ pub(super) struct RecordedType {
 
 /// Writes the batches, each of an event, as a page on which one chooses what is counted.
 ///
-/// Where several processes were recorded, each has a node above its stacks.
+/// Where several processes were recorded, each has a node above its stacks. `pauses`: those of
+/// JVMs, if they were followed.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Write) -> Result<(), HtmlError> {
+pub fn write_html(
+    batches: &[Batch],
+    pauses: &[PauseLane],
+    title: &RecordingTitle,
+    out: &mut impl Write,
+) -> Result<(), HtmlError> {
     let (mut types, mut trees, mut times) = (Vec::new(), Vec::new(), Vec::new());
     let has_several = has_several_processes(batches);
     for batch in batches {
@@ -101,6 +137,11 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
                 add("alloc_objects", ShownUnit::Objects, Some(SampleNumber::Count));
             }
             EventType::OffCpu => add("off_cpu", ShownUnit::WaitingTime, Some(SampleNumber::Value)),
+            EventType::Lock => {
+                add("delay", ShownUnit::LockTime, Some(SampleNumber::Value));
+                add("contentions", ShownUnit::Contentions, Some(SampleNumber::Count));
+            }
+            EventType::Wall => add("wall", ShownUnit::WallTime, Some(SampleNumber::Value)),
         }
     }
     let first = batches.first();
@@ -111,6 +152,7 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
         types,
         trees,
         times,
+        pauses,
     };
     write_page(&recorded, out)
 }
@@ -141,6 +183,9 @@ fn has_several_processes(batches: &[Batch]) -> bool {
 
 fn tree(batch: &Batch, number: SampleNumber, has_several: bool) -> (CallTree, SampleTimes) {
     let mut builder = TreeBuilder::default();
+    if batch.event == EventType::Cpu {
+        builder.count_activities();
+    }
     let group = |labels: &LabelSet| if has_several { process(labels) } else { None };
     builder.add_batch(batch, number, group);
     let times = builder.sample_times(batch, group, PAGE_NODES);
@@ -230,7 +275,7 @@ mod tests {
     fn page(batch: &Batch, title: &str) -> String {
         let title = RecordingTitle { title: title.to_owned(), host: "worker-1".to_owned() };
         let mut out = Vec::new();
-        write_html(std::slice::from_ref(batch), &title, &mut out).unwrap();
+        write_html(std::slice::from_ref(batch), &[], &title, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -283,7 +328,7 @@ mod tests {
         allocation.event = EventType::Allocation;
         let title = RecordingTitle { title: "java".to_owned(), host: String::new() };
         let mut out = Vec::new();
-        write_html(&[cpu, allocation], &title, &mut out).unwrap();
+        write_html(&[cpu, allocation], &[], &title, &mut out).unwrap();
         let data = data(&String::from_utf8(out).unwrap());
         let types: Vec<_> =
             data["types"].as_array().unwrap().iter().map(|of| (&of["name"], &of["unit"])).collect();

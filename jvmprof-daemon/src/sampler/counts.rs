@@ -54,7 +54,9 @@ impl SamplerCounts {
 
     /// Returns a counter of each event.
     pub fn by_event(&self, counter: Counter) -> SamplesByEvent {
-        SamplesByEvent::from_fn(|event| self.of_event(event.kernel_event()).get(counter))
+        SamplesByEvent::from_fn(|event| {
+            event.kernel_event().map_or(0, |event| self.of_event(event).get(counter))
+        })
     }
 
     /// Returns the counters of one event.

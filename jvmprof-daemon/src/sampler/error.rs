@@ -2,6 +2,8 @@
 
 use std::io;
 
+use aya::programs::ProgramError;
+
 use super::ebpf::btf::BtfError;
 
 /// Errors of starting or running the sampler.
@@ -15,7 +17,7 @@ pub enum SamplerError {
     Program {
         program: &'static str,
         #[source]
-        source: Box<aya::programs::ProgramError>,
+        source: Box<ProgramError>,
     },
     #[error(
         "the eBPF object has no {kind} {name}: it is older than this program, rebuild it with `cargo xtask ebpf`"
@@ -35,6 +37,28 @@ pub enum SamplerError {
     Thread { source: io::Error },
     #[error("reading {path}: {source}")]
     Cpus { path: &'static str, source: io::Error },
+}
+
+impl SamplerError {
+    /// Returns true if a file that was to be probed isn't there.
+    pub fn is_missing_file(&self) -> bool {
+        let Self::Program { source, .. } = self else { return false };
+        let ProgramError::SyscallError(error) = &**source else { return false };
+        error.call == OPEN_EVENT && error.io_error.kind() == io::ErrorKind::NotFound
+    }
+}
+
+/// The system call that opens the file of an uprobe.
+const OPEN_EVENT: &str = "perf_event_open";
+
+#[cfg(test)]
+impl SamplerError {
+    /// Returns what attaching an uprobe fails with, by the number of the kernel's error.
+    pub(crate) fn of_uprobe(number: i32) -> Self {
+        let io_error = io::Error::from_raw_os_error(number);
+        let source = aya::sys::SyscallError { call: OPEN_EVENT, io_error };
+        Self::Program { program: "pause_end", source: Box::new(source.into()) }
+    }
 }
 
 /// Returns a hint if a refusal is due to a patch of Debian and Ubuntu: from level 3 on (the default

@@ -1,6 +1,7 @@
 //! Events in the order of their time: samples, and what processes do.
 
 use jvmprof_common::allocation::TlabRecord;
+use jvmprof_common::pause::PauseRecord;
 
 use super::sample::StackSample;
 use crate::types::{Avma, BuildId, FileOffset};
@@ -18,6 +19,8 @@ pub enum KernelEventKind {
     Sample(StackSample),
     /// A buffer of a JVM's heap was given up, and is chosen for a census.
     Tlab(TlabRecord),
+    /// A JVM has stopped its threads, or lets them go on.
+    Pause(Box<PauseRecord>),
     /// A process replaced its program; its mappings follow as events of their own.
     Exec {
         pid: u32,

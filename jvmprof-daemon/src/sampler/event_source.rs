@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::counts::SamplerCounts;
-use super::ebpf::allocation_probes::{AllocationFunctions, AttachedProbes};
 use super::ebpf::maps::BpfMaps;
 use super::ebpf::programs::KernelPrograms;
+use super::ebpf::uprobes::{AttachedProbes, ProbedFunctions};
 use super::error::SamplerError;
 use super::event::KernelEvent;
 use super::online_cpus;
@@ -102,14 +102,14 @@ impl Sampler {
         self.counts.clone()
     }
 
-    /// Attaches the uprobes of allocation to a libjvm.
+    /// Attaches uprobes to a libjvm.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses.
     pub fn attach_probes(
         &mut self,
         file: &Path,
-        functions: AllocationFunctions,
+        functions: &ProbedFunctions,
     ) -> Result<AttachedProbes, SamplerError> {
         self.programs.attach_probes(file, functions)
     }
@@ -127,6 +127,11 @@ impl Sampler {
     /// Returns the same of the uprobes of allocation.
     pub fn probe_run_time(&self) -> Option<(u64, u64)> {
         self.programs.probe_run_time()
+    }
+
+    /// Returns the same of the uprobes of pauses.
+    pub fn pause_run_time(&self) -> Option<(u64, u64)> {
+        self.programs.pause_run_time()
     }
 
     /// Returns run time of the programs of waits, and the number of switches.

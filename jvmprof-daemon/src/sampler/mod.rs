@@ -22,11 +22,13 @@ mod sampling_period;
 
 pub use counts::{EventCounts, SamplerCounts};
 pub use ebpf::allocation_maps::AllocationMaps;
-pub use ebpf::allocation_probes::{AllocationFunctions, AttachedProbes};
 pub use ebpf::dropped_processes::DroppedProcesses;
 pub use ebpf::kernel_symbols::{KernelSymbol, KernelSymbolizer};
 pub use ebpf::maps::{BpfMaps, MapSizes};
-pub use ebpf::off_cpu_maps::OffCpuMaps;
+pub use ebpf::off_cpu_maps::{MAX_BLOCKER_LAYOUTS, OffCpuMaps};
+pub use ebpf::pause_maps::PauseMap;
+pub use ebpf::thread_context_map::ThreadContextMap;
+pub use ebpf::uprobes::{AllocationFunctions, AttachedProbes, PauseFunctions, ProbedFunctions};
 pub use error::SamplerError;
 pub use event::{KernelEvent, KernelEventKind};
 pub use event_source::{RECORD_WRITE_DELAY, Sampler};

@@ -13,6 +13,12 @@ pub struct SamplerOptions {
     pub allocation: bool,
     /// Time that threads wait off the CPU is seen, too.
     pub off_cpu: bool,
+    /// Waits for monitors carry their owners, too.
+    pub monitor_owners: bool,
+    /// Pauses of JVMs are seen, too.
+    pub pauses: bool,
+    /// Samples carry the contexts that their threads publish.
+    pub thread_context: bool,
     /// Kernel programs log to `tracing` through aya-log.
     pub kernel_log: bool,
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::counts::SamplerCounts;
-use super::ebpf::allocation_probes::{AllocationFunctions, AttachedProbes};
 use super::ebpf::maps::BpfMaps;
+use super::ebpf::uprobes::{AttachedProbes, ProbedFunctions};
 use super::error::SamplerError;
 use super::event::{KernelEvent, KernelEventKind};
 use super::event_source::{RECORD_WRITE_DELAY, Sampler};
@@ -197,11 +197,11 @@ impl BackgroundSampler {
         (self.shared.event_bytes.load(Ordering::Relaxed), self.shared.limits.events)
     }
 
-    /// Attaches the uprobes of allocation: see [`Sampler::attach_probes`].
+    /// Attaches uprobes: see [`Sampler::attach_probes`].
     pub fn attach_probes(
         &self,
         file: &Path,
-        functions: AllocationFunctions,
+        functions: &ProbedFunctions,
     ) -> Result<AttachedProbes, SamplerError> {
         self.shared.sampler().attach_probes(file, functions)
     }
@@ -218,6 +218,11 @@ impl BackgroundSampler {
     /// Returns the run time of the programs of waits: see [`Sampler::off_cpu_run_time`].
     pub fn off_cpu_run_time(&self) -> Option<(u64, u64)> {
         self.shared.sampler().off_cpu_run_time()
+    }
+
+    /// Returns the run time of the uprobes of pauses: see [`Sampler::pause_run_time`].
+    pub fn pause_run_time(&self) -> Option<(u64, u64)> {
+        self.shared.sampler().pause_run_time()
     }
 
     /// Returns the run time of the uprobes: see [`Sampler::probe_run_time`].
@@ -283,8 +288,12 @@ impl ReaderState {
             self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         } else {
             let is_full = self.event_bytes.load(Ordering::Relaxed) + bytes > self.limits.events;
-            // A process that maps code in a loop must not displace samples, nor take all memory.
-            // Other events are small.
+            // A process that maps code in a loop, or calls the functions of pauses in one, must not
+            // displace samples, nor take all memory. Other events are small.
+            if is_full && matches!(event.kind, KernelEventKind::Pause(_)) {
+                // It counts as lost: the kernel program has counted it as taken.
+                return;
+            }
             if is_full && matches!(event.kind, KernelEventKind::Map { .. }) {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
                 if !self.is_dropping.swap(true, Ordering::Relaxed) {
@@ -324,6 +333,7 @@ fn bytes(event: &KernelEvent) -> usize {
         + match &event.kind {
             KernelEventKind::Sample(sample) => sample.words() * 8,
             KernelEventKind::Map { mapping, .. } => mapping.path.len(),
+            KernelEventKind::Pause(pause) => size_of_val(&**pause),
             _ => 0,
         }
 }

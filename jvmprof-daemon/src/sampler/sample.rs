@@ -1,13 +1,16 @@
 //! One sample of a thread's stack, as the kernel program writes it into the ring buffer.
 
 use jvmprof_common::abi::{
-    FLAG_ALLOCATION, FLAG_KERNEL_MODE, FLAG_OFF_CPU, RED_ZONE_WORDS, SAMPLE_MAGIC, SAMPLE_WORDS,
-    SampleHeader, Stop,
+    FLAG_ALLOCATION, FLAG_KERNEL_MODE, FLAG_OFF_CPU, FLAG_THREAD_CONTEXT, RED_ZONE_WORDS, SAMPLE_MAGIC,
+    SAMPLE_WORDS, SampleHeader, Stop,
 };
 use jvmprof_common::allocation::{ALLOCATION_WORDS, AllocationRecord, TLAB_MAGIC, TlabRecord};
+use jvmprof_common::blocker::Blocker;
 use jvmprof_common::frame::FrameWord;
 use jvmprof_common::frame::UserFrame;
 use jvmprof_common::off_cpu::{WAIT_WORDS, WaitRecord, WaitingThread};
+use jvmprof_common::pause::{PAUSE_MAGIC, PauseRecord};
+use jvmprof_common::thread_context::{MAX_RECORD_WORDS, RECORD_HEADER_BYTES};
 
 use crate::event_type::EventType;
 use crate::types::Avma;
@@ -19,6 +22,8 @@ pub struct StackSample {
     pub event: SampledEvent,
     pub header: SampleHeader,
     pub stop: Stop,
+    /// How many of the words, the last ones, are the thread's context.
+    context_words: u8,
     words: Box<[u64]>,
 }
 
@@ -48,6 +53,7 @@ impl SampledEvent {
 pub(super) enum RingRecord {
     Sample(StackSample),
     Tlab(TlabRecord),
+    Pause(Box<PauseRecord>),
 }
 
 impl RingRecord {
@@ -56,12 +62,17 @@ impl RingRecord {
     /// # Errors
     /// Returns the errors of [`StackSample::parse`].
     pub(super) fn parse(record: &[u8]) -> Result<Self, MalformedSample> {
-        if record.first_chunk::<8>().is_some_and(|magic| u64::from_le_bytes(*magic) == TLAB_MAGIC) {
-            return parse_tlab(record)
-                .map(Self::Tlab)
-                .ok_or(MalformedSample { event: EventType::Allocation });
+        match record.first_chunk::<8>().map(|magic| u64::from_le_bytes(*magic)) {
+            Some(TLAB_MAGIC) => {
+                let tlab = parse_tlab(record).map(Self::Tlab);
+                tlab.ok_or(MalformedSample { event: EventType::Allocation })
+            }
+            Some(PAUSE_MAGIC) => {
+                let pause = parse_pause(record).map(|pause| Self::Pause(Box::new(pause)));
+                pause.ok_or(MalformedSample { event: EventType::Cpu })
+            }
+            _ => StackSample::parse(record).map(Self::Sample),
         }
-        StackSample::parse(record).map(Self::Sample)
     }
 }
 
@@ -80,6 +91,25 @@ fn parse_tlab(record: &[u8]) -> Option<TlabRecord> {
     })
 }
 
+fn parse_pause(record: &[u8]) -> Option<PauseRecord> {
+    let mut fields = HeaderFields(record);
+    let mut pause = PauseRecord {
+        magic: u64::from_le_bytes(fields.take()?),
+        time_ns: u64::from_le_bytes(fields.take()?),
+        start_ns: u64::from_le_bytes(fields.take()?),
+        pid: u32::from_le_bytes(fields.take()?),
+        is_over: u32::from_le_bytes(fields.take()?),
+        began_ns: u64::from_le_bytes(fields.take()?),
+        reached_ns: u64::from_le_bytes(fields.take()?),
+        operation: u64::from_le_bytes(fields.take()?),
+        ..PauseRecord::default()
+    };
+    for word in &mut pause.cause {
+        *word = u64::from_le_bytes(fields.take()?);
+    }
+    Some(pause)
+}
+
 /// Error of a ring buffer record that isn't a sample of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedSample {
@@ -88,6 +118,8 @@ pub struct MalformedSample {
 }
 
 const HEADER_BYTES: usize = size_of::<SampleHeader>();
+/// Words of a thread's context without attributes.
+const RECORD_HEADER_WORDS: usize = RECORD_HEADER_BYTES.div_ceil(8);
 
 impl StackSample {
     /// Parses a ring buffer record.
@@ -108,6 +140,13 @@ impl StackSample {
         if header.magic != SAMPLE_MAGIC || words > SAMPLE_WORDS || rest.len() < words * 8 {
             return Err(malformed);
         }
+        let context_words = match rest.len() / 8 - words {
+            _ if header.flags & FLAG_THREAD_CONTEXT == 0 => 0,
+            context @ RECORD_HEADER_WORDS..=MAX_RECORD_WORDS => context,
+            _ => return Err(malformed),
+        };
+        let words = words + context_words;
+        let context_words = context_words as u8;
         let mut words = rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let head = usize::from(header.head_words);
         let mut next = || words.next().unwrap_or_default();
@@ -131,21 +170,27 @@ impl StackSample {
                     interval: next(),
                     state: next(),
                     system_call: next(),
+                    blocker: Blocker { kind: next(), object: [next(), next()] },
+                    monitor_owner: next(),
+                    throttled_ns: next(),
                 }))
             }
-            EventType::Allocation | EventType::OffCpu => return Err(malformed),
+            EventType::Allocation | EventType::OffCpu | EventType::Lock | EventType::Wall => {
+                return Err(malformed);
+            }
         };
-        Ok(Self { event, header, stop, words: words.collect() })
+        Ok(Self { event, header, stop, context_words, words: words.collect() })
     }
 
     /// Returns a sample of a thread that waits: with the frame that entered the kernel, and the
     /// stack from which its callers are walked. `stack` begins [`RED_ZONE_WORDS`] below its
-    /// pointer.
+    /// pointer. `context`: see [`Self::thread_context`].
     pub(crate) fn of_waiting(
         thread: &WaitingThread,
         record: WaitRecord,
         time_ns: u64,
         stack: &[u64],
+        context: &[u64],
     ) -> Self {
         let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, _, rip, _, _, rsp, _] =
             thread.registers;
@@ -168,8 +213,10 @@ impl StackSample {
             registers: [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15],
             ..SampleHeader::default()
         };
-        let words = std::iter::once(FrameWord::exact(rip).0).chain(stack.iter().copied()).collect();
-        Self { event: SampledEvent::OffCpu(Box::new(record)), header, stop: Stop::UnknownProcess, words }
+        let words = std::iter::once(&FrameWord::exact(rip).0).chain(stack).chain(context).copied().collect();
+        let event = SampledEvent::OffCpu(Box::new(record));
+        let context_words = u8::try_from(context.len()).unwrap_or_default();
+        Self { event, header, stop: Stop::UnknownProcess, context_words, words }
     }
 
     /// Returns the kernel addresses, leaf first. All but the first are return addresses.
@@ -185,13 +232,14 @@ impl StackSample {
 
     /// Returns the copy of the stack, which begins at [`Self::tail_start`].
     pub fn tail(&self) -> &[u64] {
-        let end = self.words.len() - usize::from(self.header.far_words);
+        let end = self.all_words().len() - usize::from(self.header.far_words);
         &self.words[usize::from(self.header.head_words) + usize::from(self.header.user_words)..end]
     }
 
     /// Returns copies of other memory of the process: start address and words of each.
     pub fn stretches(&self) -> impl Iterator<Item = (Avma, &[u64])> {
-        let mut words = &self.words[self.words.len() - usize::from(self.header.far_words)..];
+        let words = self.all_words();
+        let mut words = &words[words.len() - usize::from(self.header.far_words)..];
         std::iter::from_fn(move || {
             let [start, length, rest @ ..] = words else { return None };
             let (stretch, after) = rest.split_at_checked(usize::try_from(*length).ok()?)?;
@@ -214,10 +262,16 @@ impl StackSample {
 
     /// Returns the words of all parts, in the order kernel, user, tail, stretches.
     pub fn all_words(&self) -> &[u64] {
-        &self.words
+        &self.words[..self.words.len() - usize::from(self.context_words)]
     }
 
-    /// Returns the number of words of all parts.
+    /// Returns the context that the thread had published, as it was in memory: see
+    /// [`jvmprof_common::thread_context`]. Empty if there is none.
+    pub fn thread_context(&self) -> &[u64] {
+        &self.words[self.all_words().len()..]
+    }
+
+    /// Returns the number of words of all parts, and of the thread's context.
     pub fn words(&self) -> usize {
         self.words.len()
     }
@@ -309,7 +363,8 @@ impl StackSample {
             tail_words: tail.len() as u16,
             ..SampleHeader::default()
         };
-        Self { event: SampledEvent::Cpu, header, stop, words: [kernel, user, tail].concat().into() }
+        let words = [kernel, user, tail].concat().into();
+        Self { event: SampledEvent::Cpu, header, stop, context_words: 0, words }
     }
 }
 
@@ -365,6 +420,25 @@ mod tests {
     }
 
     #[test]
+    fn a_record_may_end_in_its_threads_context() {
+        let with_flags = |flags: u8, context: &[u64]| {
+            let words = [&[1, 2][..], context].concat();
+            let mut bytes = record(0, 1, 1, &words);
+            bytes[std::mem::offset_of!(SampleHeader, flags)] = flags;
+            StackSample::parse(&bytes)
+        };
+        let sample = with_flags(FLAG_THREAD_CONTEXT, &[7, 8, 9, 10]).expect("a record");
+        assert_eq!((sample.user(), sample.tail()), (&[1][..], &[2][..]));
+        assert_eq!((sample.thread_context(), sample.all_words()), (&[7, 8, 9, 10][..], &[1, 2][..]));
+        let sample = with_flags(0, &[]).expect("a record");
+        assert!(sample.thread_context().is_empty());
+        for words in [0, 3, 81] {
+            let refused = with_flags(FLAG_THREAD_CONTEXT, &vec![0; words]);
+            assert_eq!(refused, Err(MalformedSample { event: EventType::Cpu }), "{words} words");
+        }
+    }
+
+    #[test]
     fn stretches_end_where_a_length_does_not_fit() {
         let stretches = |far: &[u64]| -> Vec<(Avma, Vec<u64>)> {
             let words = [&[1, 2], far].concat();
@@ -390,7 +464,7 @@ mod tests {
             ..WaitingThread::default()
         };
         let stack: Vec<u64> = (0..40).collect();
-        let sample = StackSample::of_waiting(&thread, WaitRecord::default(), 3, &stack);
+        let sample = StackSample::of_waiting(&thread, WaitRecord::default(), 3, &stack, &[9; 4]);
         let header = &sample.header;
         assert_eq!((header.pid, header.tid, header.start_ns, header.time_ns), (7, 8, 5, 3));
         assert_eq!((header.tail_sp, header.tail_fp), (119, 104));
@@ -398,9 +472,10 @@ mod tests {
         let numbered = [110, 111, 112, 105, 119, 104, 113, 114, 109, 108, 107, 106, 103, 102, 101, 100];
         assert_eq!(header.registers, numbered);
         assert_eq!((sample.user(), sample.tail()), (&[FrameWord::exact(116).0][..], &stack[..]));
+        assert_eq!(sample.thread_context(), [9; 4]);
         assert_eq!(sample.tail_start(), Avma(0));
         assert_eq!(sample.event.event_type(), EventType::OffCpu);
-        let unreadable = StackSample::of_waiting(&thread, WaitRecord::default(), 3, &stack[..16]);
+        let unreadable = StackSample::of_waiting(&thread, WaitRecord::default(), 3, &stack[..16], &[]);
         assert!(unreadable.tail().is_empty());
     }
 

@@ -45,11 +45,6 @@ impl SamplingPeriods {
         }
     }
 
-    /// Returns the current frequency.
-    pub fn frequency(&self) -> u32 {
-        self.changes.back().map_or(self.first, |change| change.frequency)
-    }
-
     /// Returns the period of a sample, in ns.
     pub fn period_at(&self, cpu: u32, time_ns: u64) -> u64 {
         let is_before =
@@ -87,7 +82,6 @@ mod tests {
         ] {
             assert_eq!(periods.period_at(cpu, time), period, "CPU {cpu} at {time}");
         }
-        assert_eq!(periods.frequency(), 10);
     }
 
     #[test]

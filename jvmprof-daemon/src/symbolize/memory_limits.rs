@@ -2,7 +2,7 @@
 
 /// Limits of the symbolizer's caches, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SymbolMemory {
+pub struct SymbolMemoryLimits {
     /// Symbols and unwind rows of files.
     pub files: u64,
     /// Names of functions in them.
@@ -17,14 +17,9 @@ pub struct SymbolMemory {
     pub jit: usize,
 }
 
-impl SymbolMemory {
+impl SymbolMemoryLimits {
     /// Returns limits with this number of bytes for files, and the others in proportion.
     pub fn of_files(files: u64) -> Self {
         Self { files, names: files / 4, java: files / 2, lines: 512 << 20, frames: 16 << 20, jit: 256 << 20 }
-    }
-
-    /// Returns the sum of the limits.
-    pub fn bytes(&self) -> u64 {
-        self.files + self.names + self.java + self.lines + (self.frames + self.jit) as u64
     }
 }

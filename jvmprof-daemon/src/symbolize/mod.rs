@@ -40,7 +40,7 @@ use jvmprof_common::frame::UserFrame;
 
 use crate::hotspot::java_heap::HeapLayout;
 use crate::hotspot::stubs::analyze_native;
-use crate::hotspot::{JavaCache, LiveMemory};
+use crate::hotspot::{JavaCache, JvmBlockers, LiveMemory, PauseVariables};
 use crate::jit::cpython_trampolines::TrampolineArenas;
 use crate::native::file_cache::{FileCache, FileCacheLimits};
 use crate::process::{MappedCode, Process, ProcessKey};
@@ -54,9 +54,10 @@ pub use generated::jit_counts::JitCounts;
 use generated::{JitNames, JitShared};
 pub use inspect::{ModuleReport, NativePlace};
 pub use java::jvm_labels::JvmLabels;
+pub use java::virtual_threads::{NamedVirtualThreads, NamedWaitingStack};
 use java::{Callers, Java, JvmState};
 use kernel_frames::KernelFrames;
-pub use memory_limits::SymbolMemory;
+pub use memory_limits::SymbolMemoryLimits;
 use native::deferred_frames::DeferredFrame;
 use native::function_names::FunctionNames;
 use native::mapped_files::Modules;
@@ -138,7 +139,7 @@ fn file_cache(limits: FileCacheLimits, with_lines: bool) -> Arc<FileCache> {
 }
 
 impl Symbolizer {
-    pub fn new(memory: &SymbolMemory) -> Self {
+    pub fn new(memory: &SymbolMemoryLimits) -> Self {
         let limits =
             FileCacheLimits { bytes: memory.files, line_bytes: memory.lines, ..FileCacheLimits::default() };
         Self {
@@ -317,6 +318,17 @@ impl Symbolizer {
     /// doesn't export it.
     pub fn java_heap(&self, key: ProcessKey) -> Option<(HeapLayout, LiveMemory)> {
         self.processes.get(&key)?.java.attached_jvm()?.heap()
+    }
+
+    /// Returns where the threads of a process's JVM say what they wait for; `None` if that isn't
+    /// known.
+    pub fn java_blockers(&self, key: ProcessKey) -> Option<JvmBlockers> {
+        self.processes.get(&key)?.java.attached_jvm()?.blockers()
+    }
+
+    /// Returns where a process's JVM says why it stops its threads; `None` if it can't be read.
+    pub fn pause_variables(&self, key: ProcessKey) -> Option<PauseVariables> {
+        Some(self.processes.get(&key)?.java.attached_jvm()?.pause_variables())
     }
 
     /// Returns the error for which the kernel's frames have no names.

@@ -288,5 +288,6 @@ impl WindowEnd<'_> {
     /// Drops all other processes: the next window begins.
     pub fn retain(self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.symbolizer.retain(is_alive);
+        self.symbolizer.java.keep_stub_analyses();
     }
 }

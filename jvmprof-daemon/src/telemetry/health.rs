@@ -1,7 +1,7 @@
 //! Health of the event loop, and exchange of metrics snapshots with the thread that serves them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -25,6 +25,8 @@ pub struct HealthMonitor {
     sampling: AtomicBool,
     /// A sample has arrived, or the host has nothing to sample.
     ready: AtomicBool,
+    /// Why the host isn't profiled, if it shall not be.
+    idle: Mutex<Option<String>>,
 }
 
 impl Default for HealthMonitor {
@@ -35,6 +37,7 @@ impl Default for HealthMonitor {
             heartbeat_ns: AtomicU64::new(monotonic_ns()),
             sampling: AtomicBool::new(false),
             ready: AtomicBool::new(false),
+            idle: Mutex::default(),
         }
     }
 }
@@ -49,6 +52,18 @@ impl HealthMonitor {
     /// Records that samples arrive, or would if there were any.
     pub fn set_ready(&self) {
         self.ready.store(true, Ordering::Relaxed);
+    }
+
+    /// Records that profiling begins, or for which reason the host isn't profiled.
+    pub fn set_idle(&self, reason: Option<String>) {
+        self.ready.store(false, Ordering::Relaxed);
+        self.sampling.store(false, Ordering::Relaxed);
+        *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Returns the reason why the host isn't profiled, if it shall not be.
+    pub fn idle_reason(&self) -> Option<String> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Resolves, in the event loop, when a new snapshot or a heartbeat is requested.
@@ -88,9 +103,12 @@ impl HealthMonitor {
         is_broken.then(|| "the thread that empties the kernel's rings hangs or is gone".to_owned())
     }
 
-    /// Returns the reason why no profiles are made, if none are.
+    /// Returns the reason why no profiles are made, if some should be.
     pub fn not_ready_reason(&self) -> Option<String> {
         self.unhealthy_reason().or_else(|| {
+            if self.idle_reason().is_some() {
+                return None;
+            }
             match (self.sampling.load(Ordering::Relaxed), self.ready.load(Ordering::Relaxed)) {
                 (true, true) => None,
                 (false, _) => Some("sampling hasn't begun".to_owned()),
@@ -122,6 +140,20 @@ mod tests {
         assert!(monitor.request_snapshot(Duration::from_millis(1)).await.is_none(), "zeros would be a lie");
         monitor.publish(MetricsSnapshot { windows: 1, ..MetricsSnapshot::default() });
         assert_eq!(monitor.request_snapshot(Duration::from_millis(1)).await.expect("pinned").windows, 1);
+    }
+
+    #[test]
+    fn an_idle_host_is_ready_until_it_shall_be_profiled() {
+        let monitor = HealthMonitor::default();
+        monitor.heartbeat(true);
+        monitor.set_ready();
+        monitor.set_idle(Some("another host's turn".to_owned()));
+        monitor.heartbeat(false);
+        assert_eq!((monitor.unhealthy_reason(), monitor.not_ready_reason()), (None, None));
+        assert_eq!(monitor.idle_reason().as_deref(), Some("another host's turn"));
+        monitor.set_idle(None);
+        assert_eq!(monitor.unhealthy_reason(), None);
+        assert!(monitor.not_ready_reason().is_some_and(|why| why.contains("hasn't begun")));
     }
 
     #[test]

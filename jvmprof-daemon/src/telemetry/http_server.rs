@@ -226,7 +226,11 @@ async fn health(State(monitor): State<Arc<HealthMonitor>>) -> Response {
 
 async fn ready(State(monitor): State<Arc<HealthMonitor>>) -> Response {
     refresh_heartbeat(&monitor).await;
-    probe_response(monitor.not_ready_reason())
+    let not_ready = monitor.not_ready_reason();
+    match monitor.idle_reason().filter(|_| not_ready.is_none()) {
+        Some(why) => format!("ok, idle: {why}\n").into_response(),
+        None => probe_response(not_ready),
+    }
 }
 
 /// Requests a heartbeat if the last one is old: an idle loop answers, one that hangs doesn't.

@@ -12,4 +12,4 @@ pub mod metrics;
 mod snapshot;
 
 pub use health::{HANG_TIMEOUT, HealthMonitor};
-pub use snapshot::{CpuBudgetStatus, MetricsSnapshot, TargetCounts};
+pub use snapshot::{CpuBudgetStatus, HostStatus, MetricsSnapshot};

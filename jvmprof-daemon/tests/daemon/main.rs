@@ -5,6 +5,7 @@ mod configuration;
 mod debug_file_uploads;
 mod debuginfo_server;
 mod delivery;
+mod host_fraction;
 #[path = "../support/mod.rs"]
 mod support;
 mod telemetry;

@@ -20,14 +20,14 @@ int main(void) { for (;;) spin(); }
 ";
 
 /// A daemon that writes into a folder and listens on a socket there.
-struct Daemon {
-    dir: Rc<TempDir>,
-    child: Child,
+pub(super) struct Daemon {
+    pub(super) dir: Rc<TempDir>,
+    pub(super) child: Child,
     _load: Workload,
 }
 
 impl Daemon {
-    fn start(global: &[&str], args: &[&str], environment: &[(&str, &Path)]) -> Self {
+    pub(super) fn start(global: &[&str], args: &[&str], environment: &[(&str, &Path)]) -> Self {
         let dir = Rc::new(scratch());
         let load =
             Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
@@ -50,16 +50,16 @@ impl Daemon {
         self.dir.path().join("http")
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
     /// Status and body.
-    fn get(&self, path: &str) -> Option<(u16, String)> {
+    pub(super) fn get(&self, path: &str) -> Option<(u16, String)> {
         http_get(&self.socket(), path)
     }
 
-    fn until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+    pub(super) fn until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         // A limit for a test that would never end otherwise: nothing is measured.
         let end = Instant::now() + Duration::from_secs(120);
         while !is_so(self) {
@@ -68,18 +68,18 @@ impl Daemon {
         }
     }
 
-    fn until_ready(&self) {
+    pub(super) fn until_ready(&self) {
         self.until("ready", |daemon| daemon.get("/readyz").is_some_and(|(status, _)| status == 200));
     }
 
     /// Values by series, as `name{label="value"}`.
-    fn metrics(&self) -> BTreeMap<String, f64> {
+    pub(super) fn metrics(&self) -> BTreeMap<String, f64> {
         let (status, text) = self.get("/metrics").expect("it listens");
         assert_eq!(status, 200);
         series(&text)
     }
 
-    fn end(mut self) -> String {
+    pub(super) fn end(mut self) -> String {
         signal(self.child.id(), "TERM");
         assert!(self.child.wait().unwrap().success(), "{}", self.log());
         assert!(!self.socket().exists(), "the socket is removed");
@@ -94,7 +94,7 @@ impl Drop for Daemon {
     }
 }
 
-fn sum(metrics: &BTreeMap<String, f64>, name: &str) -> f64 {
+pub(super) fn sum(metrics: &BTreeMap<String, f64>, name: &str) -> f64 {
     let of_name = |series: &&String| series.split('{').next() == Some(name);
     metrics.keys().filter(of_name).map(|series| metrics[series]).sum()
 }
@@ -222,11 +222,16 @@ fn profiles_tell_both_frequencies(daemon: Daemon) {
     assert!(ended.contains(&format!(" taken={taken} ")), "none is lost by the change: {log}");
 }
 
-/// Allocates arrays without end.
+/// Allocates arrays without end, and has two threads that want the same lock.
 const ALLOCATING: &str = r"
 public class Allocating {
     static volatile byte[] latest;
+    static void contend() {
+        try { while (true) { synchronized (Allocating.class) { Thread.sleep(5); } Thread.sleep(1); } }
+        catch (InterruptedException end) { }
+    }
     public static void main(String[] args) throws InterruptedException {
+        for (int i = 0; i < 2; i++) { Thread it = new Thread(Allocating::contend); it.setDaemon(true); it.start(); }
         while (true) {
             for (int i = 0; i < 1000; i++) latest = new byte[10_000];
             Thread.sleep(20);
@@ -239,7 +244,7 @@ public class Allocating {
 fn each_event_has_an_account_of_its_own() {
     use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
     use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
-    let daemon = Daemon::start(&[], &["--alloc-enabled", "--offcpu-enabled"], &[]);
+    let daemon = Daemon::start(&[], &["--alloc-enabled", "--lock-enabled"], &[]);
     let classes = compile_java(daemon.dir.path(), "Allocating", ALLOCATING);
     let (_, home) = jdks().pop().unwrap();
     let program = ["-Xmx64m", "-cp", classes.to_str().unwrap(), "Allocating"];
@@ -250,16 +255,19 @@ fn each_event_has_an_account_of_its_own() {
         let is_of = |series: &&String| series.split('{').next() == Some(name) && series.contains(&event);
         metrics.keys().filter(is_of).map(|series| metrics[series]).sum::<f64>()
     };
-    daemon.until("delivering allocations", |daemon| {
-        of(&daemon.metrics(), "jvmprof_samples_delivered_total", "allocation") > 50.0
+    daemon.until("delivering allocations and contentions", |daemon| {
+        let delivered = |event| of(&daemon.metrics(), "jvmprof_samples_delivered_total", event);
+        delivered("allocation") > 50.0 && delivered("lock") > 5.0
     });
     let metrics = daemon.metrics();
-    for event in ["cpu", "allocation", "off_cpu"] {
+    for event in ["cpu", "allocation", "off_cpu", "lock"] {
         let of = |name: &str| of(&metrics, &format!("jvmprof_{name}"), event);
         let (emitted, stacks) = (of("samples_emitted_total"), of("stacks_total"));
         assert!(emitted <= of("samples_taken_total") + 8.0 && stacks <= emitted, "{event}: {metrics:?}");
         let handed_over = of("samples_handed_over_total");
-        assert!(handed_over > 0.0 && handed_over <= stacks, "{event}: {metrics:?}");
+        // Contentions are made of waits when a window ends.
+        let before = if event == "lock" { of("samples_taken_total") } else { stacks };
+        assert!(handed_over > 0.0 && handed_over <= before, "{event}: {metrics:?}");
         let became = ["delivered_total", "undelivered_total", "spooled", "queued"];
         let became: f64 = became.iter().map(|what| of(&format!("samples_{what}"))).sum();
         assert!((became - handed_over).abs() < 0.5, "{event}: {metrics:?}");
@@ -290,6 +298,7 @@ fn each_event_has_an_account_of_its_own() {
         ("cpu", stored("process_cpu").iter().map(|profile| profile.samples).sum::<u64>()),
         ("allocation", estimated("memory", "allocation events: ")),
         ("off_cpu", estimated("off_cpu", "off_cpu events: ")),
+        ("lock", estimated("mutex", "lock events: ")),
     ];
     for (event, stored) in stored {
         let of = |name: &str| account(event, name);

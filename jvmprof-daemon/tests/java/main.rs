@@ -5,10 +5,18 @@
 
 mod allocation;
 mod allocation_targets;
+mod cpu_quota;
 mod inspect;
 mod java_view;
+mod locks;
+mod pauses;
 mod stacks;
+mod stub_analyses;
 #[path = "../support/mod.rs"]
 mod support;
+mod thread_context;
 mod thread_kinds;
+mod top;
+mod virtual_threads;
 mod waits;
+mod wall;

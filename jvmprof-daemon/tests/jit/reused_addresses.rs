@@ -76,7 +76,8 @@ fn without_a_map_and_with_a_useless_one_nothing_is_named() {
     for (mode, reason) in
         [("silent", None), ("tsc", Some("CPU timestamps")), ("alien", Some("other process"))]
     {
-        let seen = alternate(mode, "30", "10", "10");
+        // On busy CPUs the program must still run when its jitdump is opened.
+        let seen = alternate(mode, "30", "10", "50");
         let (right, wrong, unknown) = seen.judged();
         assert_eq!((right, wrong), (0, 0), "{mode}");
         assert!(unknown > 100, "{:?}", seen.stacks);

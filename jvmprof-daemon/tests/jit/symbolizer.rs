@@ -15,7 +15,7 @@ use jvmprof_daemon::process::process_table::mapped_code;
 use jvmprof_daemon::process::{Process, ProcessKey, ProcessTable};
 use jvmprof_daemon::profile::model::FrameKind;
 use jvmprof_daemon::sampler::{KernelEvent, KernelEventKind, Sampler, SamplerOptions, StackSample};
-use jvmprof_daemon::symbolize::{Completion, Deadline, SymbolMemory, Symbolizer};
+use jvmprof_daemon::symbolize::{Completion, Deadline, SymbolMemoryLimits, Symbolizer};
 
 /// Samples of generated code.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +54,7 @@ impl Judge {
                 self.table.insert_mapping(pid, event.time_ns, code);
             }
             KernelEventKind::EventsLost => self.table.invalidate_all(),
-            KernelEventKind::ThreadName { .. } | KernelEventKind::Tlab(_) => {}
+            KernelEventKind::ThreadName { .. } | KernelEventKind::Tlab(_) | KernelEventKind::Pause(_) => {}
         }
     }
 
@@ -130,7 +130,7 @@ fn judged(mode: &str, a: &str, b: &str, turns: &str) -> Verdict {
     let pid = child.id();
     let mut judge = Judge {
         table: ProcessTable::new(8 << 20),
-        symbolizer: Symbolizer::new(&SymbolMemory::of_files(32 << 20)),
+        symbolizer: Symbolizer::new(&SymbolMemoryLimits::of_files(32 << 20)),
         callers: functions(&program, ["run_a", "run_b"]),
         verdict: Verdict::default(),
     };
@@ -140,6 +140,9 @@ fn judged(mode: &str, a: &str, b: &str, turns: &str) -> Verdict {
         ring_bytes: 4 << 20,
         allocation: false,
         off_cpu: false,
+        monitor_owners: false,
+        pauses: false,
+        thread_context: false,
         kernel_log: false,
     };
     let fill = |tables| judge.symbolizer.fill(tables).expect("a thread");

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,9 @@ use crate::support::scratch;
 const FILE: &str = "JVMPROF_TEST_READS_FILE";
 /// A process that has the file read takes no longer, in a build without optimization.
 const MOST_TIME: Duration = Duration::from_secs(60);
+
+/// The daemon has some 24 MiB beside what one file takes, and 60 in all.
+const LARGEST_GROWTH: usize = 36 << 20;
 
 /// A section: name, `sh_type`, `sh_flags`, address, index of the linked one, contents.
 struct Section<'a>(&'a str, u32, u64, u64, u32, &'a [u8]);
@@ -239,4 +242,27 @@ fn a_large_symbol_table_takes_little_more_than_what_is_kept_of_it() {
     let [bytes, _, functions] = growth(&path);
     assert_eq!(functions, 400_000);
     assert!(bytes < 10 << 20, "{bytes} bytes for 400,000 functions: 16 each, then 12");
+}
+
+/// The largest programs and libraries that the project's own tools bring to each machine.
+fn large_real_files() -> Vec<PathBuf> {
+    let rustc = Command::new("rustc").args(["--print", "sysroot"]).output().expect("the tests need rustc");
+    let sysroot = String::from_utf8(rustc.stdout).expect("a path in UTF-8");
+    let libraries = fs::read_dir(Path::new(sysroot.trim()).join("lib")).expect("its libraries");
+    let libraries = libraries.map(|entry| entry.expect("readable").path());
+    let is_large =
+        |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.len() > 100 << 20);
+    let mut files: Vec<PathBuf> = libraries.filter(is_large).collect();
+    assert!(!files.is_empty(), "rustc's driver is a library of 150 MB");
+    files.push("/usr/lib/chromium/chromium".into());
+    files
+}
+
+#[test]
+fn real_programs_of_hundreds_of_megabytes_take_less_than_what_the_daemon_may_have() {
+    for path in large_real_files() {
+        let [bytes, rows, functions] = growth(&path);
+        assert!(rows > 10_000 && functions > 0, "{}: {rows} rows, {functions} functions", path.display());
+        assert!(bytes < LARGEST_GROWTH, "{}: {bytes} bytes", path.display());
+    }
 }

@@ -56,7 +56,7 @@ fn rows_of_an_earlier_run_are_used_unless_they_are_damaged() {
         fs::write(&path, bytes).expect("it is root's");
     }
     let (third, log) = record(&program, &folder);
-    assert!(has_line(&log, "unwind rows were read") && log.contains("aren't as they were written"), "{log}");
+    assert!(has_line(&log, "unwind rows were read") && log.contains("isn't as it was written"), "{log}");
     for (run, folded) in [first, second, third].iter().enumerate() {
         let sorting = folded.lines().filter(|line| line.contains(";by_value "));
         let (mut all, mut whole) = (0, 0);

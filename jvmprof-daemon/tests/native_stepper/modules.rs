@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 
-use jvmprof_common::tables::PackedRule;
 use jvmprof_common::unwind::Cursor;
+use jvmprof_common::unwind_tables::PackedRule;
 use jvmprof_daemon::hotspot::stubs::analyze_native;
 use jvmprof_daemon::native::elf::{ElfFile, ElfHeader};
 use jvmprof_daemon::native::symbols::SymbolTable;

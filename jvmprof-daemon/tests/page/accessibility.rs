@@ -41,6 +41,7 @@ fn axe_finds_nothing_wrong_with_a_recorded_page() {
         browser.prefer(scheme);
         for view in [
             "view=flame",
+            "view=flame&edit=activity:kernel",
             "view=both&frames=java&colour=package",
             "view=table&edit=hide:java.lang.String.hashCode&part=1000-5000",
             "q=kind:kernel&view=both&colour=how",
@@ -75,7 +76,12 @@ fn axe_finds_nothing_wrong_with_the_collectors_page() {
     let (axe, mut browser, mut wrong) = (axe(), Browser::start(1440, 900), Vec::new());
     for scheme in ["light", "dark"] {
         browser.prefer(scheme);
-        for view in ["", "?view=both&match=comm=java", "?base=before&view=both&match=comm=java&range=2m"] {
+        for view in [
+            "",
+            "?timeline=activities",
+            "?view=both&match=comm=java",
+            "?base=before&view=both&match=comm=java&range=2m",
+        ] {
             visit(&mut browser, &format!("{}/{view}", server.url));
             check(&mut browser, &axe, &format!("{view} in {scheme}"), &mut wrong);
         }

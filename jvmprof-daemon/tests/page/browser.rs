@@ -114,6 +114,16 @@ impl Browser {
         }
     }
 
+    /// Milliseconds of CPU time that the page's main thread has taken.
+    #[allow(dead_code, reason = "the bench measures, tests don't")]
+    pub(crate) fn cpu_ms(&mut self) -> f64 {
+        self.call("Performance.enable", &json!({"timeDomain": "threadTicks"}));
+        let answer = self.call("Performance.getMetrics", &json!({}));
+        let metrics = answer["metrics"].as_array().expect("metrics");
+        let tasks = metrics.iter().find(|metric| metric["name"] == "TaskDuration").expect("time of tasks");
+        tasks["value"].as_f64().expect("a number") * 1e3
+    }
+
     /// Presses a key with the focus where it is: a character or a name such as `Enter`.
     pub(crate) fn press(&mut self, key: &str) {
         self.press_with(key, 0);

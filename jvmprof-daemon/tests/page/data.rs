@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::event_type::EventType;
-use jvmprof_daemon::profile::model::{Batch, ExecutionMode, Frame, FrameKind, Line, Mapping, Sample, Series};
+use jvmprof_daemon::profile::model::{
+    Batch, ExecutionMode, Frame, FrameKind, Line, Mapping, Sample, SampleLabel, SampleLabels, Series,
+};
 use jvmprof_daemon::types::{Avma, BuildId, FileOffset};
 
 const START: [(&str, FrameKind); 7] = [
@@ -179,7 +181,7 @@ pub(crate) fn window(
         let sample = Sample::of_events(stack(&mut frames, numbers, shape).into(), 1, 10_101_010);
         // More of it in the first half.
         let time = numbers.skewed(duration.as_millis() as usize) as u32;
-        shop.push(Sample { times: vec![time], ..sample });
+        shop.push(Sample { times: vec![time], ..of_kind(sample, "java") });
     }
     let recursion: Vec<_> =
         (0..1_000).map(|_| frames.get("com.acme.shop.tax.Rules.evaluate", FrameKind::Java, 42)).collect();
@@ -209,6 +211,71 @@ pub(crate) fn window(
         period: 10_101_010,
         series: vec![series("java", "4242", "jvm", shop), series("postgres", "977", "native", postgres)],
     }
+}
+
+/// Frames from the leaf on, the kind of the thread, and how many there are beside 100 samples of
+/// the application.
+type ThreadStack = (&'static [(&'static str, FrameKind)], &'static str, usize);
+
+/// What the JVM's own threads do, and its class loading.
+const JVM_STACKS: [ThreadStack; 6] = [
+    (
+        &[
+            ("G1ParScanThreadState::copy_to_survivor_space", FrameKind::Native),
+            ("WorkerThread::run", FrameKind::Native),
+        ],
+        "gc",
+        14,
+    ),
+    (
+        &[("clear_page_erms", FrameKind::Kernel), ("G1ConcurrentMarkThread::run_service", FrameKind::Native)],
+        "gc",
+        4,
+    ),
+    (
+        &[
+            ("PhaseIdealLoop::build_loop_late", FrameKind::Native),
+            ("CompileBroker::compiler_thread_loop", FrameKind::Native),
+        ],
+        "compiler",
+        9,
+    ),
+    (&[("SafepointSynchronize::begin", FrameKind::Native), ("VMThread::run", FrameKind::Native)], "vm", 3),
+    (
+        &[
+            ("ClassFileParser::parse_stream", FrameKind::Native),
+            ("java.lang.ClassLoader.loadClass", FrameKind::Java),
+        ],
+        "java",
+        5,
+    ),
+    (&[("zlib_worker", FrameKind::Native), ("start_thread", FrameKind::Native)], "native", 3),
+];
+
+/// The same window with the JVM's own work beside the application's.
+pub(crate) fn busy_jvm(
+    start: SystemTime,
+    duration: Duration,
+    samples: usize,
+    numbers: &mut Numbers,
+) -> Batch {
+    let mut batch = window(start, duration, samples, Shape::Program, numbers);
+    let mut frames = Frames::new();
+    for (stack, kind, share) in JVM_STACKS {
+        let stack: Vec<_> = stack.iter().map(|(name, kind)| frames.get(name, *kind, 7)).collect();
+        let count = (samples * share / 100).max(1);
+        // Most of it in the second half.
+        let millis = duration.as_millis() as usize;
+        let times = (0..count).map(|_| (millis - 1 - numbers.skewed(millis)) as u32).collect();
+        let sample = Sample::of_events(stack.into(), count as u64, count as u64 * 10_101_010);
+        batch.series[0].samples.push(Sample { times, ..of_kind(sample, kind) });
+    }
+    batch
+}
+
+fn of_kind(sample: Sample, kind: &str) -> Sample {
+    let label = SampleLabel { name: "thread_kind".into(), value: kind.into() };
+    Sample { labels: SampleLabels::new([label]), ..sample }
 }
 
 /// Leaf first, as the model has it.

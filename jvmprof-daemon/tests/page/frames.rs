@@ -7,7 +7,8 @@ use crate::data::{Numbers, Shape, window};
 use crate::record::write;
 use crate::{picture, visit};
 
-const KINDS: &str = "[...new Set([...document.querySelectorAll('g.frame')].map((g) => d3.select(g).datum().data.fn.kind))].sort().join(' ')";
+const KINDS: &str =
+    "[...new Set(jvmprof.view.flame.drawnBoxes().map((g) => g.data.fn.kind))].sort().join(' ')";
 
 #[test]
 #[ignore = "needs Chromium"]
@@ -27,7 +28,7 @@ fn the_java_view_leaves_out_all_other_code_and_says_so() {
     assert_eq!(browser.evaluate("jvmprof.view.tree.value"), total, "no sample is left out");
     // What is native here is postgres, which has no Java caller.
     assert_eq!(browser.evaluate(KINDS), "java label marker native root");
-    let native = "[...document.querySelectorAll('g.frame')].map((g) => d3.select(g).datum().data.fn).filter((fn) => fn.kind === 'native').map((fn) => fn.name).join()";
+    let native = "jvmprof.view.flame.drawnBoxes().map((g) => g.data.fn).filter((fn) => fn.kind === 'native').map((fn) => fn.name).join()";
     assert_eq!(browser.evaluate(native), "[no Java caller]");
     picture(&mut browser, "frames-java");
     browser.press("j");
@@ -56,7 +57,7 @@ fn callers_and_callees_of_a_chosen_function_are_shown() {
     assert_eq!(browser.evaluate("document.querySelector('.sandwich').checkVisibility()"), false);
     browser.evaluate("jvmprof.view.chooseFunction(jvmprof.view.functions.find((fn) => fn.name.endsWith('HikariPool.getConnection')))");
     browser.press("s");
-    browser.wait_for("document.querySelectorAll('.sandwich-part svg').length === 2");
+    browser.wait_for("document.querySelectorAll('.sandwich-part canvas').length === 2");
     browser.wait_for("document.querySelector('.sandwich-title').innerText.startsWith('com.zaxxer.hikari.pool.HikariPool.getConnection')");
     let values =
         browser.evaluate("Object.values(jvmprof.view.sandwich.flames).map((flame) => flame.tree.value)");

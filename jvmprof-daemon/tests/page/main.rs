@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that can't go on fails")]
 
 mod accessibility;
+mod activities;
 mod browser;
 mod collector;
 mod compare;
@@ -25,7 +26,8 @@ use std::path::PathBuf;
 use browser::Browser;
 
 /// An expression that is true once the flame graph is there.
-const DRAWN: &str = "document.querySelectorAll('g.frame').length > 50";
+const DRAWN: &str =
+    "(globalThis.jvmprof?.view?.flame.root ? jvmprof.view.flame.drawnBoxes().length : 0) > 50";
 /// An expression that is true while nothing is being fetched.
 const IDLE: &str = "!document.body.matches('.loading, .fetching')";
 

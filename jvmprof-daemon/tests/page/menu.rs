@@ -16,15 +16,14 @@ fn page(folder: &tempfile::TempDir) -> String {
 
 /// The heaviest frame with this name.
 fn frame(name: &str) -> String {
-    format!(
-        "[...document.querySelectorAll('g.frame')].find((g) => d3.select(g).datum().data.name.endsWith('{name}'))"
-    )
+    format!("jvmprof.view.flame.drawnBoxes().find((g) => g.data.name.endsWith('{name}'))")
 }
 
 /// Opens the menu of a frame by the right mouse button.
 fn open_menu(browser: &mut Browser, name: &str) {
     browser.evaluate(&format!(
-        "{}.dispatchEvent(new MouseEvent('contextmenu', {{ bubbles: true, cancelable: true, clientX: 200, clientY: 200 }}))",
+        "(() => {{ const place = jvmprof.view.flame.place({}); document.querySelector('.flame').dispatchEvent(new MouseEvent('contextmenu', \
+         {{ bubbles: true, cancelable: true, clientX: place.x + place.width / 2, clientY: place.y + 9 }})) }})()",
         frame(name)
     ));
     browser.wait_for("document.activeElement.getAttribute('role') === 'menuitem'");
@@ -47,8 +46,7 @@ fn a_frames_menu_takes_stacks_out_and_undo_brings_them_back() {
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &page(&folder));
     let all = browser.evaluate(TOTAL).as_u64().unwrap();
-    let order =
-        browser.evaluate(&format!("d3.select({}).datum().data.value", frame("OrderController.place")));
+    let order = browser.evaluate(&format!("{}.data.value", frame("OrderController.place")));
     open_menu(&mut browser, "OrderController.place");
     picture(&mut browser, "menu");
     choose(&mut browser, "Focus");
@@ -109,7 +107,8 @@ fn keys_open_the_menu_and_choose_in_it() {
     assert!(browser.evaluate("document.activeElement.innerText").as_str().unwrap().starts_with("Merge into"));
     browser.press("Enter");
     browser.wait_for("location.hash.includes('edit=merge')");
-    let merged = "![...document.querySelectorAll('g.frame')].some((g) => d3.select(g).datum().data.name.endsWith('DispatcherServlet.doDispatch'))";
+    let merged =
+        "!jvmprof.view.flame.drawnBoxes().some((g) => g.data.name.endsWith('DispatcherServlet.doDispatch'))";
     assert_eq!(browser.evaluate(merged), true);
     assert_eq!(browser.evaluate(TOTAL), total, "its time is its caller's");
     assert_eq!(browser.complaints, [""; 0]);
@@ -124,10 +123,7 @@ fn colours_are_by_kind_package_or_how_methods_ran() {
     visit(&mut browser, &url);
     let hues = |browser: &mut Browser| {
         let hue = |name: &str| {
-            format!(
-                "Math.round(/^hsl\\((-?\\d+)/.exec(jvmprof.view.flame.fill(d3.select({}).datum()))[1] / 15)",
-                frame(name)
-            )
+            format!("Math.round(/^hsl\\((-?\\d+)/.exec(jvmprof.view.flame.fill({}))[1] / 15)", frame(name))
         };
         let hues = ["OrderController.place", "PriceCalculator.discounts", "java.lang.Thread.run"].map(hue);
         browser.evaluate(&format!("[{}]", hues.join(", ")))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
-use jvmprof_daemon::profile::record_html::{RecordingTitle, write_html};
+use jvmprof_daemon::profile::record_html::{PauseLane, RecordingTitle, write_html};
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
@@ -20,22 +20,30 @@ pub(crate) fn write(batch: &Batch, path: &Path) -> String {
 
 /// Writes the page of these batches and returns its address.
 pub(crate) fn write_all(batches: &[Batch], path: &Path) -> String {
+    write_with_pauses(batches, &[], path)
+}
+
+/// The same, of a recording that followed pauses.
+pub(crate) fn write_with_pauses(batches: &[Batch], pauses: &[PauseLane], path: &Path) -> String {
     let mut file = BufWriter::new(File::create(path).unwrap());
     let title =
         RecordingTitle { title: "java -jar shop.jar (pid 4242)".to_owned(), host: "worker-1".to_owned() };
-    write_html(batches, &title, &mut file).unwrap();
+    write_html(batches, pauses, &title, &mut file).unwrap();
     format!("file://{}", path.display())
 }
 
 /// The frame with most samples whose function has this name.
 fn frame(name: &str) -> String {
-    format!(
-        "[...document.querySelectorAll('g.frame')].find((g) => d3.select(g).datum().data.name === '{name}')"
-    )
+    format!("jvmprof.view.flame.drawnBoxes().find((g) => g.data.name === '{name}')")
+}
+
+/// Something that stands where this frame is drawn.
+pub(crate) fn at(frame: &str) -> String {
+    format!("{{ getBoundingClientRect: () => jvmprof.view.flame.place({frame}) }}")
 }
 
 fn width(browser: &mut Browser, name: &str) -> f64 {
-    browser.evaluate(&format!("({}).getBoundingClientRect().width", frame(name))).as_f64().unwrap()
+    browser.evaluate(&format!("jvmprof.view.flame.place({}).width", frame(name))).as_f64().unwrap()
 }
 
 fn search(browser: &mut Browser, text: &str) {
@@ -58,7 +66,8 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     assert!(figures.as_str().unwrap().contains("21,850 samples"), "{figures}");
 
     search(&mut browser, "StockRepository");
-    let found = "[...document.querySelectorAll('g.frame rect')].filter((r) => r.getAttribute('fill') === '#c21fb4').length";
+    let found =
+        "jvmprof.view.flame.drawnBoxes().filter((box) => jvmprof.view.flame.fill(box) === '#c21fb4').length";
     assert!(browser.evaluate(found).as_u64().unwrap() > 5);
     let share = browser.evaluate("document.querySelector('.matched').textContent");
     assert!(share.as_str().unwrap().ends_with("% matched"), "{share}");
@@ -68,9 +77,9 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
 
     let order = "com.acme.shop.order.OrderService.total";
     let before = width(&mut browser, order);
-    browser.point(&format!("({}).querySelector('rect')", frame(order)), true);
-    let whole = browser.evaluate("document.querySelector('.flame svg').clientWidth").as_f64().unwrap();
-    browser.wait_for(&format!("({}).getBoundingClientRect().width > {whole} * 0.95", frame(order)));
+    browser.point(&at(&frame(order)), true);
+    let whole = browser.evaluate("document.querySelector('.flame canvas').clientWidth").as_f64().unwrap();
+    browser.wait_for(&format!("jvmprof.view.flame.place({}).width > {whole} * 0.95", frame(order)));
     assert!(before < whole * 0.6);
     browser.wait_for(
         "!document.querySelector('.tip').hidden || document.querySelector('.status').textContent !== ''",
@@ -78,10 +87,10 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     picture(&mut browser, "record-zoom");
     browser.evaluate("document.activeElement.blur()");
     browser.press("Escape");
-    browser.wait_for(&format!("Math.abs(({}).getBoundingClientRect().width - {before}) < 2", frame(order)));
+    browser.wait_for(&format!("Math.abs(jvmprof.view.flame.place({}).width - {before}) < 2", frame(order)));
 
     browser.point("document.querySelector('.brand')", false);
-    browser.point(&format!("({}).querySelector('rect')", frame(order)), false);
+    browser.point(&at(&frame(order)), false);
     std::thread::sleep(Duration::from_millis(500));
     browser.wait_for("!document.querySelector('.tip').hidden");
     let tip = browser.evaluate("document.querySelector('.tip').innerText");
@@ -112,22 +121,29 @@ fn keys_move_zoom_and_switch() {
     browser.wait_for("document.querySelector('.tip-name').textContent === 'postgres (977)'");
     browser.press("Enter");
     browser.wait_for("document.querySelector('.status').textContent.includes('postgres (977)')");
-    browser.wait_for("![...document.querySelectorAll('g.frame')].some((g) => d3.select(g).datum().data.name === 'java (4242)')");
+    browser.wait_for("!jvmprof.view.flame.drawnBoxes().some((g) => g.data.name === 'java (4242)')");
     picture(&mut browser, "record-keys");
     browser.press("Escape");
     browser.wait_for(&format!("Boolean({})", frame("java (4242)")));
+    // Zooming out begins where the zoom stood and moves from there.
+    let picture_of = "document.querySelector('.flame-canvas').toDataURL()";
+    let still = "jvmprof.view.flame.canvas.part === 1";
+    browser.evaluate(&format!("jvmprof.view.flame.zoomTo({})", frame("postgres (977)")));
+    browser.wait_for(still);
+    let begin = browser.evaluate(&format!("(jvmprof.view.flame.resetZoom(), {picture_of})"));
+    browser.wait_for(still);
+    assert_ne!(browser.evaluate(picture_of), begin);
     browser.press("3");
     browser.wait_for("document.querySelector('.panes').dataset.view === 'table'");
     picture(&mut browser, "record-table");
     browser.press("1");
-    let row_of_root = "document.querySelector('g.frame').getBoundingClientRect().y";
+    let row_of_root = "jvmprof.view.flame.place(jvmprof.view.flame.root).y";
     let top = browser.evaluate(row_of_root).as_f64().unwrap();
     browser.press("i");
     browser.wait_for(&format!("{row_of_root} > {top} + 100"));
     picture(&mut browser, "record-root-at-bottom");
     browser.press("i");
-    let depth =
-        "Math.max(...[...document.querySelectorAll('g.frame')].map((g) => d3.select(g).datum().depth))";
+    let depth = "Math.max(...jvmprof.view.flame.drawnBoxes().map((g) => g.depth))";
     assert!(browser.evaluate(depth).as_u64().unwrap() > 1_000);
     browser.press("r");
     browser.wait_for(&format!("{depth} < 100"));
@@ -208,8 +224,8 @@ fn hostile_names_do_nothing() {
     let url = write(&batch, &folder.path().join("x.html"));
     let mut browser = Browser::start(1280, 800);
     browser.open(&url);
-    browser.wait_for("document.querySelectorAll('g.frame').length === 15");
-    browser.point("document.querySelectorAll('g.frame')[4]", false);
+    browser.wait_for("globalThis.jvmprof?.view?.flame.root && jvmprof.view.flame.drawnBoxes().length === 15");
+    browser.point(&at("jvmprof.view.flame.drawnBoxes()[4]"), false);
     browser.wait_for("!document.querySelector('.tip').hidden");
     browser.press("2");
     browser.wait_for("document.querySelectorAll('table.top tbody tr').length === 6");

@@ -11,7 +11,7 @@ use jvmprof_daemon::export::store::{NewProfile, Store, StoreOptions, UnixNanos, 
 use jvmprof_daemon::profile::model::Batch;
 use jvmprof_daemon::profile::pprof;
 
-use crate::data::{Numbers, Shape, window};
+use crate::data::{Numbers, Shape, busy_jvm, window};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -71,6 +71,17 @@ pub(crate) fn fill(store: &Store, time: Duration, shape: Shape, samples: usize) 
         push(store, &batch);
     }
     total
+}
+
+/// Fills the store with windows of a JVM whose collector and compilers are busy, too.
+pub(crate) fn fill_busy(store: &Store, time: Duration, samples: usize) {
+    let mut numbers = Numbers::new(7);
+    let windows = (time.as_secs() / WINDOW.as_secs()) as u32;
+    for index in 0..windows {
+        let count = (samples as f64 * (1.3 + (f64::from(index) / 9.0).sin())) as usize;
+        let start = SystemTime::now() - WINDOW * (windows - index);
+        push(store, &busy_jvm(start, WINDOW, count, &mut numbers));
+    }
 }
 
 /// Milliseconds since 1970.

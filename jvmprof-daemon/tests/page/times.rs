@@ -2,9 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use jvmprof_daemon::profile::record_html::{PauseLane, PauseMark};
+
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
-use crate::record::write;
+use crate::record::{write, write_with_pauses};
 use crate::widths::{WIDTHS, assert_all_is_reachable};
 use crate::{picture, visit};
 
@@ -58,6 +60,60 @@ fn a_part_of_a_recording_is_chosen_in_its_heatmap() {
     browser.evaluate("document.querySelector('.heatmap').focus()");
     browser.press("Escape");
     browser.wait_for(&format!("{TOTAL} === {all}"));
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn pauses_stand_below_the_timeline_with_their_share_of_what_is_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(20), 6_000, Shape::Program, &mut Numbers::new(1));
+    let mark = |begin_ms: f64, stopped_ms: f64, what: &str| PauseMark {
+        begin_ms,
+        to_safepoint_ms: 10.0,
+        stopped_ms,
+        what: what.to_owned(),
+    };
+    let lane = PauseLane {
+        jvm: "Shop (7)".to_owned(),
+        followed_ms: 20_000.0,
+        pauses: 2,
+        stopped_ms: 600.0,
+        to_safepoint_ms: 20.0,
+        marks: vec![mark(5_000.0, 500.0, "G1CollectFull (System.gc())"), mark(15_000.0, 100.0, "</script>")],
+    };
+    let url = write_with_pauses(&[batch], &[lane], &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let text = "document.querySelector('.pause-text').textContent";
+    let whole = browser.evaluate(text);
+    let whole = whole.as_str().unwrap();
+    assert!(
+        whole.starts_with("Shop (7) was stopped for 3.00 % of the time, 2 pauses, and took 0.10 %"),
+        "{whole}"
+    );
+    assert!(whole.contains("500 ms at 5.000 s") && whole.ends_with("G1CollectFull (System.gc())"), "{whole}");
+    // What is drawn there, by its share of red.
+    let red = |seconds: f64| {
+        let at = format!("Math.round(canvas.width * {seconds} / 20)");
+        format!(
+            "(() => {{ const canvas = document.querySelector('.pause-marks'); const [r, g, , a] = canvas.getContext('2d').getImageData({at}, canvas.height / 2, 1, 1).data; return a > 0 && r > g }})()"
+        )
+    };
+    for (seconds, expected) in [(5.2, true), (15.05, true), (4.0, false), (10.0, false)] {
+        assert_eq!(browser.evaluate(&red(seconds)), expected, "at {seconds} s");
+    }
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        browser.open("about:blank");
+        visit(&mut browser, &format!("{url}#part=5010-6010"));
+        browser
+            .wait_for(&format!("{text}.startsWith('Shop (7) was stopped for 50.0 % of the time, 1 pause,')"));
+        assert_all_is_reachable(&mut browser, width, "pauses");
+        picture(&mut browser, &format!("pauses-{width}-{scheme}"));
+    }
     assert_eq!(browser.complaints, [""; 0]);
 }
 

@@ -13,7 +13,7 @@ fn text_of(args: &[&str]) -> String {
 
 #[test]
 fn options_of_all_commands_stand_apart_from_a_commands_own() {
-    for command in ["record", "daemon", "collector", "ui", "doctor", "ps", "inspect"] {
+    for command in ["record", "top", "daemon", "collector", "ui", "doctor", "ps", "inspect"] {
         for flag in ["-h", "--help"] {
             let help = text_of(&[command, flag]);
             let (own, rest) = help.split_once("\nLogging:\n").unwrap_or_else(|| panic!("{command}: {help}"));
@@ -49,11 +49,14 @@ fn the_daemons_flags_are_grouped_and_the_short_help_is_short() {
             "Symbols for the backend:",
             "Labels:",
             "Names of containers:",
+            "Which hosts are profiled:",
             "Metrics and health:",
             "What the daemon may cost:",
             "Sampling:",
             "Profiles of allocation:",
             "Profiles of waits:",
+            "Pauses of JVMs:",
+            "Requests:",
             "Symbols and lines of native code:",
             "Logging:",
             "Examples:",

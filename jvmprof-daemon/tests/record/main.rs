@@ -8,4 +8,5 @@ mod help;
 mod mapped_files;
 #[path = "../support/mod.rs"]
 mod support;
+mod thread_context;
 mod whole_stacks;

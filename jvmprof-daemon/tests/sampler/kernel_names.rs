@@ -17,6 +17,9 @@ fn names() -> (Sampler, KernelSymbolizer) {
         ring_bytes: 4096,
         allocation: false,
         off_cpu: false,
+        monitor_owners: false,
+        pauses: false,
+        thread_context: false,
         kernel_log: false,
     };
     let mut names = None;

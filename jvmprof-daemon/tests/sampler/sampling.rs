@@ -16,6 +16,9 @@ fn start(pids: Option<Vec<u32>>) -> Sampler {
         ring_bytes: 1 << 20,
         allocation: false,
         off_cpu: false,
+        monitor_owners: false,
+        pauses: false,
+        thread_context: false,
         kernel_log: false,
     };
     Sampler::start(&options, drop).expect("the kernel lets root sample")
@@ -71,6 +74,9 @@ fn what_is_let_go_of_at_the_end_is_counted() {
         ring_bytes: 1 << 20,
         allocation: false,
         off_cpu: false,
+        monitor_owners: false,
+        pauses: false,
+        thread_context: false,
         kernel_log: false,
     };
     let limits = QueueLimits { samples: 16 << 20, events: 4 << 20 };

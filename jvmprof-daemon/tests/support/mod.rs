@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod left;
+#[path = "thread_context/mod.rs"]
+pub(crate) mod thread_context;
 
 use std::collections::BTreeMap;
 use std::fs;

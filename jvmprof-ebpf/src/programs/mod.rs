@@ -5,5 +5,6 @@ pub mod allocation;
 pub mod kernel_names;
 pub mod mapping_events;
 pub mod off_cpu;
+pub mod pauses;
 pub mod sample;
 pub mod waiting_threads;

@@ -16,9 +16,10 @@ use aya_ebpf::{
 use jvmprof_common::{
     abi::{Counter, Event, FLAG_KERNEL_MODE, FLAG_OFF_CPU, MAX_KERNEL_FRAMES, SAMPLE_WORDS, Stop},
     allocation::exponential_distance,
+    blocker::Blocker,
     off_cpu::{
         FollowedThread, OffCpuSettings, PREEMPTED, ReportedPart, TASK_DEAD, WAIT_WORDS, WaitRecord,
-        WaitTotals,
+        WaitTotals, is_runnable,
     },
 };
 
@@ -29,6 +30,7 @@ use crate::{
     program_kind::{ProgramKind, WaitProbeContext},
     scratch::{self, Scratch, ScratchSlot},
     task::Task,
+    thread::blocker,
 };
 
 #[map]
@@ -58,6 +60,11 @@ struct KeptWait {
     run_delay: u64,
     /// [`FollowedThread::start_ns`].
     start_ns: u64,
+    /// [`FollowedThread::monitor_owner`].
+    monitor_owner: u64,
+    /// [`FollowedThread::group_queue`], and `throttled_ns` of it.
+    group_queue: u64,
+    throttled_ns: u64,
 }
 
 /// `sched_switch(preempt, previous, next, state of the previous)`: since Linux 5.18, of which this
@@ -91,11 +98,21 @@ fn wait_begin(ctx: RawTracePointContext) -> i32 {
         let left = unsafe { &mut *left };
         left.state = state;
         left.run_delay = previous.run_delay();
+        left.monitor_owner = if is_runnable(state) { 0 } else { blocker::owner_for_current(tgid) };
+        (left.group_queue, left.throttled_ns) = if is_runnable(state) { throttled(previous) } else { (0, 0) };
         left.since_ns = now;
     } else {
         follow(previous, tid, tgid, state, now);
     }
     0
+}
+
+/// Returns [`FollowedThread::group_queue`] and `throttled_ns` of a thread.
+#[inline(always)]
+fn throttled(task: Task) -> (u64, u64) {
+    let queue = task.group_queue();
+    let known = queue.and_then(|queue| Some((queue.0, queue.throttled_ns()?)));
+    known.unwrap_or((0, 0))
 }
 
 /// Begins to follow a thread.
@@ -113,6 +130,9 @@ fn follow(task: Task, tid: u32, pid: u32, state: u32, now: u64) {
         state,
         last_since_ns: 0,
         last_began_ns: 0,
+        monitor_owner: 0,
+        group_queue: 0,
+        throttled_ns: 0,
     };
     if FOLLOWED_THREADS.insert(tid, thread, 0).is_err()
         && let Some(totals) = totals()
@@ -172,6 +192,10 @@ fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) {
             interval: settings.interval,
             run_delay: thread.run_delay,
             start_ns: thread.start_ns,
+            monitor_owner: thread.monitor_owner,
+            // Of a part of a wait it isn't known.
+            group_queue: if began == since { thread.group_queue } else { 0 },
+            throttled_ns: thread.throttled_ns,
         };
         // SAFETY: as above, this CPU's.
         unsafe { *kept = wait };
@@ -241,7 +265,7 @@ fn keep<C: ProgramKind>(ctx: &C, wait: &KeptWait) {
     let user = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
     // SAFETY: a task that isn't a kernel thread has its user registers there.
     let user = unsafe { &*user };
-    push_record(scratch, task, wait, user.orig_rax);
+    push_record(scratch, task, wait, user.orig_rax, has_memory);
     push_kernel_stack(scratch, ctx);
     if has_memory {
         start(scratch, user, ctx);
@@ -250,15 +274,39 @@ fn keep<C: ProgramKind>(ctx: &C, wait: &KeptWait) {
     }
 }
 
+/// Returns [`WaitRecord::throttled_ns`].
+#[inline(always)]
+fn throttled_in(task: Task, wait: &KeptWait) -> u64 {
+    if wait.group_queue == 0 {
+        return 0;
+    }
+    match task.group_queue() {
+        // Elsewhere it waited for another queue, too: nobody knows for how long for which.
+        Some(queue) if queue.0 == wait.group_queue => {
+            let now = queue.throttled_ns().unwrap_or(0);
+            now.saturating_sub(wait.throttled_ns)
+        }
+        _ => 0,
+    }
+}
+
 /// Appends the [`WaitRecord`].
 #[inline(always)]
-fn push_record(scratch: &mut Scratch, task: Task, wait: &KeptWait, system_call: u64) {
+fn push_record(scratch: &mut Scratch, task: Task, wait: &KeptWait, system_call: u64, has_memory: bool) {
+    let blocker = if has_memory && !is_runnable(wait.state) {
+        blocker::of_current(task, scratch.header.pid, scratch.header.start_ns)
+    } else {
+        Blocker::default()
+    };
     let record = WaitRecord {
         waited_ns: wait.waited_ns,
         queued_ns: task.run_delay().wrapping_sub(wait.run_delay),
         interval: wait.interval,
         state: u64::from(wait.state),
         system_call,
+        blocker,
+        monitor_owner: wait.monitor_owner,
+        throttled_ns: throttled_in(task, wait),
     };
     // SAFETY: the words are long enough, and aligned.
     unsafe { scratch.words.as_mut_ptr().cast::<WaitRecord>().write(record) };

@@ -96,6 +96,9 @@ fn follow(task: Task, pid: u32, since_ns: u64) -> Option<()> {
         state: task.state()?,
         last_since_ns: 0,
         last_began_ns: 0,
+        monitor_owner: 0,
+        group_queue: 0,
+        throttled_ns: 0,
     };
     // One that was switched meanwhile is there already.
     FOLLOWED_THREADS.insert(tid, thread, u64::from(BPF_NOEXIST)).ok()

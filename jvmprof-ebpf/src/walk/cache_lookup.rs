@@ -6,11 +6,11 @@ use jvmprof_common::{
     address::Avma,
     frame::{FrameWord, compiled_delta},
     jvm::{Jvm, mix},
-    tables::PackedRule,
     unwind::{
         Cursor,
         hotspot::{cached_frames::CachedFrame, compiled::frame_layout::FrameLayout},
     },
+    unwind_tables::PackedRule,
 };
 
 use super::unwind_cache::{CachedPc, CachedRegion, PCS, REGIONS, nmethod_slot};

@@ -21,8 +21,8 @@ use jvmprof_common::{
     abi::{Counter, FRAMES_PER_PROGRAM, MAX_USER_FRAMES, Stop},
     address::Avma,
     frame::FrameWord,
-    tables::Region,
     unwind::{Cursor, call_instruction::ends_in_call, frame_pointer_stepper, hotspot, row_stepper},
+    unwind_tables::Region,
 };
 
 use crate::{

@@ -4,14 +4,14 @@
 //! Resolving a pc anew reads some dozen words all over memory, which a sample a hundredth of a
 //! second later finds in no cache of the CPU. So this cache keeps what was found side by side. An
 //! entry holds for one *epoch* of its process
-//! ([`ProcessEntry::epoch`](jvmprof_common::tables::ProcessEntry)): each publish of the process
-//! makes all older ones invalid.
+//! ([`ProcessEntry::epoch`](jvmprof_common::unwind_tables::ProcessEntry)): each publish of the
+//! process makes all older ones invalid.
 
 use jvmprof_common::{
     address::Avma,
     jvm::{Jvm, mix},
-    tables::Region,
     unwind::{hotspot::cached_frames::Nmethod, verifier::BarrierVar},
+    unwind_tables::Region,
 };
 
 /// The way to leave the frame at one pc. Two of them lie in a line of the CPU's caches.

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::recorded::Recorded;
+use crate::files;
 use crate::paths;
 use crate::run::{output, run};
 use crate::zoo::Jdk;
@@ -38,7 +39,7 @@ impl Agent {
         let cache = paths::target().join("async-profiler");
         let library = cache.join(LIBRARY);
         if !library.is_file() {
-            fs::create_dir_all(&cache).with_context(|| format!("creating {}", cache.display()))?;
+            files::create_folder(&cache)?;
             let mut mvn = Command::new("mvn");
             mvn.args(["--quiet", "--batch-mode", MAVEN_COPY]);
             mvn.arg(format!("-Dartifact={ASYNC_PROFILER}"));

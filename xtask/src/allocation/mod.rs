@@ -11,9 +11,12 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, bail};
 
-use crate::run::{command_line, run};
+use crate::files;
+use crate::paths;
+use crate::run::command_line;
+use crate::setup::build;
+use crate::setup::jdk;
 use crate::zoo::{Jdk, JdkRequest};
-use crate::{build, paths};
 use agents::Agent;
 use oracle::{Allocated, HeaderBytes};
 use recorded::Recorded;
@@ -99,7 +102,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// A recording fails, or isn't true.
-pub(crate) fn smoke(jdks: &[crate::setup::jdk::InstalledJdk], jvmprof: &Path) -> anyhow::Result<()> {
+pub(crate) fn smoke(jdks: &[jdk::InstalledJdk], jvmprof: &Path) -> anyhow::Result<()> {
     let mut wrong = Vec::new();
     for jdk in jdks {
         let request = format!("{}={}", jdk.feature, jdk.home.display());
@@ -174,7 +177,7 @@ impl Run<'_> {
 /// Returns the folder of what is recorded.
 fn folder() -> anyhow::Result<PathBuf> {
     let folder = paths::target().join("allocation");
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::create_folder(&folder)?;
     Ok(folder)
 }
 
@@ -258,14 +261,6 @@ fn flags(jdk: &Jdk, options: &str) -> anyhow::Result<String> {
 fn compiled() -> anyhow::Result<PathBuf> {
     // Where JDKs with a file system of their own see it, too.
     let folder = paths::zoo_shared().join("allocation");
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let jdks = crate::setup::jdk::found();
-    let javac = jdks.iter().map(|jdk| jdk.home.join("bin/javac")).find(|javac| javac.is_file());
-    let javac = javac.context("none of the JDKs here has a compiler")?;
-    let source = paths::workspace().join("xtask/allocation/Allocations.java");
-    run(Command::new(javac)
-        .args(["-nowarn", "--release", "8", "-Xlint:-options", "-d"])
-        .arg(&folder)
-        .arg(source))?;
+    jdk::compile("allocation/Allocations.java", &folder)?;
     Ok(folder)
 }

@@ -1,11 +1,12 @@
 //! What a recording says of the same program.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
 use serde::Deserialize;
+
+use crate::files;
 
 /// The class of the oracle whose methods are its paths.
 const WORKER: &str = "Allocations$Worker.";
@@ -43,7 +44,7 @@ impl Recorded {
     /// # Errors
     /// One of them can't be read.
     pub(super) fn read(folded: &Path, json: &str) -> anyhow::Result<Self> {
-        let text = fs::read_to_string(folded).with_context(|| format!("reading {}", folded.display()))?;
+        let text = files::read_text(folded)?;
         let summary: Summary = serde_json::from_str(json).with_context(|| format!("reading {json:?}"))?;
         let mut recorded = Self {
             events: summary.allocation.events,

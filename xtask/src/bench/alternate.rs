@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 use super::{Load, RecordSummary};
+use crate::files;
 use crate::paths;
 use crate::run::{command_line, output, run};
 use crate::setup::packages::on_path;
@@ -154,7 +155,7 @@ impl<'a> Traced<'a> {
     /// them.
     fn clean_up(&self) -> anyhow::Result<()> {
         let file = self.file("pid");
-        let pid = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let pid = files::read_text(&file)?;
         let pid = pid.trim();
         let names = [format!("perf-{pid}.map"), format!("jit-{pid}.dump")];
         let made = format!("jitted-{pid}-");
@@ -215,7 +216,7 @@ fn by_perf(traced: &Traced<'_>, is_injected: bool) -> anyhow::Result<NamingScore
 }
 
 fn of_folded(path: &Path) -> anyhow::Result<NamingScore> {
-    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let text = files::read_text(path)?;
     let stacks = text.lines().filter_map(|line| {
         let (stack, count) = line.rsplit_once(' ')?;
         Some((stack.split(';').collect(), count.parse().ok()?))

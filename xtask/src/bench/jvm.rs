@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use super::{Load, RecordSummary, number, record};
+use crate::files;
 use crate::paths;
 use crate::run::run;
 use crate::setup::jdk::{self, InstalledJdk};
@@ -81,7 +82,7 @@ fn cost(
     flags.extend(["-o".to_owned(), stacks.display().to_string()]);
     let summary = record(jvmprof, &flags)?;
     drop(jvm);
-    let text = std::fs::read_to_string(&stacks).with_context(|| format!("reading {}", stacks.display()))?;
+    let text = files::read_text(&stacks)?;
     Ok(JvmCost {
         load,
         jdk: jdk.feature,

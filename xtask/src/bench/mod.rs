@@ -3,7 +3,6 @@
 //! These are ratios and counters rather than tests: the numbers depend on the machine.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -13,8 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use self::jvm::JvmCost;
 use self::perf::PerfComparison;
-use crate::run::{command_line, run};
-use crate::{build, paths};
+use crate::files;
+use crate::paths;
+use crate::run::{command_line, require_root, run};
+use crate::setup::build;
 
 mod alternate;
 mod by_turns;
@@ -154,15 +155,10 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     if args.files {
         return files();
     }
-    if !nix::unistd::geteuid().is_root() {
-        bail!("measuring loads kernel programs: run it as root");
-    }
-    let jvmprof = match &args.jvmprof {
-        Some(program) => program.clone(),
-        None => build::release()?,
-    };
+    require_root("measuring loads kernel programs")?;
+    let jvmprof = args.jvmprof.clone().map_or_else(build::release, Ok)?;
     let folder = paths::target().join("bench");
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::create_folder(&folder)?;
     if args.jit_alternate {
         return alternate::compare(&jvmprof, args.profile_bee.as_deref(), &folder);
     }

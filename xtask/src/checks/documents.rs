@@ -153,6 +153,9 @@ fn missing(workspace: &Path, document: &str, inventory: &Inventory) -> anyhow::R
     for (number, line) in (1..).zip(text.lines()) {
         let mut report = |what: String| found.push(format!("{document}:{number}: {what}"));
         if let Some(language) = line.trim_start().strip_prefix("```") {
+            if language.contains(' ') {
+                report(format!("a fence's line has its language alone: {line:.40}"));
+            }
             fence = if fence.is_some() { None } else { Some(language) };
             continue;
         }
@@ -196,6 +199,9 @@ fn missing(workspace: &Path, document: &str, inventory: &Inventory) -> anyhow::R
                 report(format!("no such setting: {key}"));
             }
         }
+    }
+    if fence.is_some() {
+        found.push(format!("{document}: a fence isn't closed"));
     }
     Ok(found)
 }
@@ -300,7 +306,7 @@ mod tests {
         fs::write(workspace.join("jvmprof-daemon/src/a.rs"), source).unwrap();
         let fine = "# A title\n[a](#a-title) `a.rs` `--keep-going` `jvmprof_samples_total`\n```toml\nkeep-going = 1\n```\n";
         fs::write(workspace.join("fine.md"), fine).unwrap();
-        let wrong = "[a](none.md)\n[b](fine.md#none)\n`src/b.rs`\n`--gone`\n`jvmprof_gone_total`\n```toml\ngone = 1\n```\n";
+        let wrong = "[a](none.md)\n[b](fine.md#none)\n`src/b.rs`\n`--gone`\n`jvmprof_gone_total`\n```toml\ngone = 1\n```\n```mermaid flowchart LR\n";
         fs::write(workspace.join("wrong.md"), wrong).unwrap();
         let inventory = Inventory::read(workspace).unwrap();
         assert_eq!(missing(workspace, "fine.md", &inventory).unwrap(), Vec::<String>::new());
@@ -311,6 +317,8 @@ mod tests {
             "wrong.md:4: no such flag: --gone",
             "wrong.md:5: no such metric: jvmprof_gone_total",
             "wrong.md:7: no such setting: gone",
+            "wrong.md:9: a fence's line has its language alone: ```mermaid flowchart LR",
+            "wrong.md: a fence isn't closed",
         ];
         assert_eq!(missing(workspace, "wrong.md", &inventory).unwrap(), expected);
     }

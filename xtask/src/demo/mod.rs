@@ -2,7 +2,6 @@
 
 mod children;
 
-use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,9 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use self::children::{Children, Stop};
-use crate::build;
+use crate::files;
 use crate::paths;
-use crate::run::run;
+use crate::run::{require_root, run};
+use crate::setup::build;
 use crate::setup::jdk::{self, InstalledJdk};
 
 const MAIN_CLASS: &str = "com.acme.shop.Demo";
@@ -35,19 +35,13 @@ pub(crate) struct DemoArgs {
 }
 
 pub(crate) fn main(args: &DemoArgs) -> anyhow::Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!(
-            "profiling a whole host needs root (or the capabilities in deploy/jvmprof.service): run it as root"
-        );
-    }
+    require_root("profiling a whole host needs root (or the capabilities in deploy/jvmprof.service)")?;
     let stop = Stop::on_signals()?;
     let jvmprof = build::fast()?;
     let folder = paths::target().join("demo");
     let profiles = folder.join("profiles");
-    if profiles.exists() {
-        fs::remove_dir_all(&profiles).with_context(|| format!("removing {}", profiles.display()))?;
-    }
-    fs::create_dir_all(&profiles).with_context(|| format!("creating {}", profiles.display()))?;
+    files::remove_folder(&profiles)?;
+    files::create_folder(&profiles)?;
 
     if TcpStream::connect_timeout(&args.listen, Duration::from_millis(200)).is_ok() {
         bail!("something listens on {} already: choose another address with --listen", args.listen);
@@ -112,7 +106,7 @@ fn start_jvm(children: &mut Children, jdk: &InstalledJdk, folder: &Path) -> anyh
     match compiler_for(jdk) {
         Some(javac) => {
             let classes = folder.join("classes");
-            fs::create_dir_all(&classes).with_context(|| format!("creating {}", classes.display()))?;
+            files::create_folder(&classes)?;
             run(Command::new(javac).arg("-d").arg(&classes).arg(&source))?;
             java.arg("-cp").arg(&classes).arg(MAIN_CLASS);
         }

@@ -16,6 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use crate::files;
 use crate::paths;
 use crate::run::run;
 use crate::setup::toolchain::Toolchain;
@@ -46,9 +47,9 @@ fn update() -> anyhow::Result<()> {
         return Ok(());
     }
     if let Some(folder) = committed.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        files::create_folder(folder)?;
     }
-    fs::write(&committed, &object).with_context(|| format!("writing {}", committed.display()))?;
+    files::write(&committed, &object)?;
     eprintln!("{} written ({} bytes): commit it", committed.display(), object.len());
     Ok(())
 }
@@ -66,7 +67,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
         return Ok(());
     }
     let fresh = build_folder().join("jvmprof.bpf.o");
-    fs::write(&fresh, &object).with_context(|| format!("writing {}", fresh.display()))?;
+    files::write(&fresh, &object)?;
     let sections = object_sections::differing_sections(&old, &object).map(|names| names.join(", "));
     bail!(
         "{} ({} bytes) isn't what the sources say: {} ({} bytes) differs in {}; run `cargo xtask ebpf` and commit",

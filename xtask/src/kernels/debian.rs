@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
+use crate::files;
 use crate::paths;
 use crate::run::{command_line, output, run};
 use crate::setup::packages;
@@ -75,9 +76,7 @@ pub(crate) fn newest(line: Line) -> anyhow::Result<DebianKernel> {
     let prefix = format!("linux-image-{}.", line.version());
     for name in line.suites() {
         let suite = Suite::open(name)?;
-        let Some(image) = suite.dependency(NEWEST, &prefix)? else {
-            continue;
-        };
+        let Some(image) = suite.dependency(NEWEST, &prefix)? else { continue };
         // Since 7.0 the image is a package of its own.
         let package = suite.dependency(&image, "linux-binary-")?.unwrap_or_else(|| image.clone());
         let vmlinuz = suite.vmlinuz(&package)?;
@@ -102,9 +101,9 @@ impl Suite {
     fn open(name: &str) -> anyhow::Result<Self> {
         let suite = Self { folder: folder().join("apt").join(name) };
         for needed in ["lists/partial", "cache/archives/partial"] {
-            create(&suite.folder.join(needed))?;
+            files::create_folder(&suite.folder.join(needed))?;
         }
-        let sources = format!("deb [arch=amd64 signed-by={KEYRING}] {} {name} main\n", mirror());
+        let sources = format!("deb [arch=amd64 signed-by={KEYRING}] {} {name} main\n", debian_mirror());
         suite.write("sources.list", &sources)?;
         suite.write("apt.conf", &configuration(&suite.folder))?;
         if let Err(error) = run(suite.apt("apt-get").args(["--quiet=2", "update"])) {
@@ -115,7 +114,7 @@ impl Suite {
 
     fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let file = self.folder.join(name);
-        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+        files::write(&file, text)
     }
 
     /// Returns a command for one of apt's programs, restricted to this suite.
@@ -146,7 +145,7 @@ impl Suite {
             return Ok(found);
         }
         let packages = folder().join("packages");
-        create(&packages)?;
+        files::create_folder(&packages)?;
         // Checks the signed lists' checksum, also of a file that is here already.
         run(self.apt("apt-get").args(["--quiet=2", "download", package]).current_dir(&packages))?;
         unpack(&packages.join(file), &unpacked)?;
@@ -174,7 +173,7 @@ APT::Sandbox::User "root";
 }
 
 /// Returns the Debian mirror that this machine uses.
-pub(crate) fn mirror() -> String {
+pub(crate) fn debian_mirror() -> String {
     let known = || {
         let format = "$(ORIGIN) $(CODENAME) $(REPO_URI)";
         let targets = ["indextargets", "--format", format, "Created-By: Packages", "Component: main"];
@@ -212,7 +211,7 @@ fn file_name(uris: &str) -> Option<&str> {
 
 /// Unpacks only the kernel image: its modules are some thousand files.
 fn unpack(package: &Path, to: &Path) -> anyhow::Result<()> {
-    create(to)?;
+    files::create_folder(to)?;
     let mut archive = Command::new("dpkg-deb");
     archive.arg("--fsys-tarfile").arg(package).stdin(Stdio::null()).stdout(Stdio::piped());
     let line = command_line(&archive);
@@ -241,10 +240,6 @@ fn find_vmlinuz(folder: &Path) -> Option<PathBuf> {
         }
     }
     None
-}
-
-pub(super) fn create(folder: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))
 }
 
 #[cfg(test)]

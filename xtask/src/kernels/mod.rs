@@ -10,23 +10,22 @@ mod initramfs;
 pub(crate) mod qemu;
 mod report;
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
-use std::{env, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::build;
-use crate::paths;
+use crate::files;
 use crate::run::run;
+use crate::setup::build;
 use crate::setup::jdk::{self, InstalledJdk};
 use crate::setup::packages;
-use debian::create;
 use initramfs::Image;
 use report::evaluate;
 
-pub(crate) use debian::{Line, mirror, newest};
+pub(crate) use debian::{Line, debian_mirror, newest};
 
 /// Parts of a JDK that no program needs at run time.
 const NOT_NEEDED: &[&str] =
@@ -72,10 +71,8 @@ pub(crate) fn check(lines: &[Line], jdk: Option<&Path>) -> anyhow::Result<()> {
 fn check_kernel(kernel: &debian::DebianKernel, line: Line, initramfs: &Path) -> anyhow::Result<()> {
     let folder = debian::folder().join(line.version());
     // Nothing of an earlier boot is taken for this one's.
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
-    }
-    create(&folder)?;
+    files::remove_folder(&folder)?;
+    files::create_folder(&folder)?;
     let started = Instant::now();
     let (steps, trouble) = qemu::boot(kernel, initramfs, &folder)?;
     println!("\n{} with its suite: {:.0} s", kernel.release, started.elapsed().as_secs_f64());
@@ -91,7 +88,7 @@ fn check_kernel(kernel: &debian::DebianKernel, line: Line, initramfs: &Path) -> 
         }
         for (name, contents) in step.files() {
             let file = folder.join(name);
-            fs::write(&file, contents).with_context(|| format!("writing {}", file.display()))?;
+            files::write(&file, contents)?;
         }
     }
     if let Some(trouble) = trouble {
@@ -114,7 +111,7 @@ fn chosen_jdk(home: Option<&Path>) -> anyhow::Result<InstalledJdk> {
 /// Strips debug information: emulated CPUs are slow, and images should be small.
 fn stripped(program: &Path) -> anyhow::Result<PathBuf> {
     let folder = debian::folder().join("stripped");
-    create(&folder)?;
+    files::create_folder(&folder)?;
     let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
     let to = folder.join(name);
     run(Command::new("strip").arg("--strip-all").arg("-o").arg(&to).arg(program))?;
@@ -136,22 +133,11 @@ fn image(jvmprof: &Path, jdk: &InstalledJdk) -> anyhow::Result<PathBuf> {
     for library in image.sources_named(JDK_LIBRARIES) {
         image.add_libraries(&library)?;
     }
-    let classes = compile()?;
+    let classes = debian::folder().join("classes");
+    jdk::compile("kernels/Chain.java", &classes)?;
     image.add_tree(&classes, Path::new(guest::CLASSES), &[])?;
     let archive = debian::folder().join("initramfs.cpio");
     let size = image.write(&archive)?;
     eprintln!("{}: {} MiB, JDK {} of {}", archive.display(), size >> 20, jdk.feature, jdk.home.display());
     Ok(archive)
-}
-
-/// Compiles the guest's Java program for the oldest JDK that a current compiler supports; returns
-/// its folder.
-fn compile() -> anyhow::Result<PathBuf> {
-    let classes = debian::folder().join("classes");
-    create(&classes)?;
-    let javac =
-        jdk::found().iter().rev().find_map(|jdk| jdk.program("javac")).context("no JDK here has javac")?;
-    let source = paths::workspace().join("xtask/kernels/Chain.java");
-    run(Command::new(javac).args(["--release", "8", "-Xlint:-options", "-d"]).arg(&classes).arg(source))?;
-    Ok(classes)
 }

@@ -42,6 +42,13 @@ check "names the kernel's functions" until_true named do_syscall_64
 check "keeps them from others" bash -c "[ \$(stat -c %a /var/lib/private/jvmprof) = 700 ]"
 check "checks its settings" jvmprof daemon --config /etc/jvmprof/jvmprof.toml --check-config
 
+check "has a collector that nobody asked for" bash -c '[ "$(systemctl is-enabled jvmprof-collector)" = disabled ] && ! systemctl is-active --quiet jvmprof-collector'
+check "starts the collector" systemctl start jvmprof-collector
+check "keeps its profiles from others" bash -c "[ \$(stat -c %a /var/lib/private/jvmprof-collector) = 700 ]"
+collector=$(systemctl show -P MainPID jvmprof-collector)
+check "lets the collector do nothing" grep -Eqx 'CapBnd:\s+0000000000000000' "/proc/$collector/status"
+check "answers on its port" bash -c 'exec 3<>/dev/tcp/127.0.0.1/7070 && printf "GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n" >&3 && grep -qx ok <&3'
+
 echo 'http-address = "unix:/run/jvmprof/http.sock"' >> /etc/jvmprof/jvmprof.toml
 check "starts with a socket" systemctl restart jvmprof
 check "listens on its socket" until_true test -S /run/jvmprof/http.sock
@@ -73,6 +80,7 @@ check "leaves settings" test -f /etc/jvmprof/jvmprof.toml
 check "leaves profiles" profiles
 check "is purged" dpkg -P jvmprof
 check "leaves no settings" test ! -e /etc/jvmprof -a ! -e /etc/default/jvmprof
+check "leaves no collector" test ! -e /var/lib/private/jvmprof-collector -a ! -e /etc/default/jvmprof-collector
 check "leaves no state" test ! -e /var/lib/private/jvmprof -a ! -e /var/lib/jvmprof -a ! -e /var/cache/private/jvmprof
 check "leaves no unit" bash -c '! systemctl cat jvmprof'
 

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use crate::files;
 use crate::kernels::{self, Line, qemu};
 use crate::run::run;
 use crate::setup::packages;
@@ -43,7 +44,7 @@ const NOT_NEEDED: [&str; 5] =
 pub(super) fn check(folder: &Path, deb: &Path, next: &Path) -> anyhow::Result<()> {
     packages::install(packages::FOR_KERNELS)?;
     let folder = folder.join("machine");
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::create_folder(&folder)?;
     let root = debian(&folder)?;
     furnish(&root, deb, next)?;
     let initramfs = folder.join("initramfs.cpio");
@@ -71,24 +72,22 @@ fn debian(folder: &Path) -> anyhow::Result<PathBuf> {
     if made.exists() {
         return Ok(root);
     }
-    if root.exists() {
-        fs::remove_dir_all(&root).with_context(|| format!("removing {}", root.display()))?;
-    }
+    files::remove_folder(&root)?;
     let mut debootstrap = Command::new("debootstrap");
     debootstrap.args(["--variant=minbase", "--include=systemd,systemd-sysv,dbus,procps", "bookworm"]);
-    run(debootstrap.arg(&root).arg(kernels::mirror()))?;
+    run(debootstrap.arg(&root).arg(kernels::debian_mirror()))?;
     for path in NOT_NEEDED {
         let path = root.join(path);
         fs::remove_dir_all(&path).with_context(|| format!("removing {}", path.display()))?;
     }
-    fs::write(&made, "").with_context(|| format!("writing {}", made.display()))?;
+    files::write(&made, "")?;
     Ok(root)
 }
 
 /// Copies this run's files into the root.
 fn furnish(root: &Path, deb: &Path, next: &Path) -> anyhow::Result<()> {
     let inside = root.join("packages");
-    fs::create_dir_all(&inside).with_context(|| format!("creating {}", inside.display()))?;
+    files::create_folder(&inside)?;
     for (from, name) in [(deb, "1.deb"), (next, "2.deb")] {
         fs::copy(from, inside.join(name)).with_context(|| format!("copying {}", from.display()))?;
     }
@@ -97,7 +96,7 @@ fn furnish(root: &Path, deb: &Path, next: &Path) -> anyhow::Result<()> {
     let units = root.join("etc/systemd/system");
     write(&units.join("package-check.service"), UNIT, 0o644)?;
     let wants = units.join("multi-user.target.wants");
-    fs::create_dir_all(&wants).with_context(|| format!("creating {}", wants.display()))?;
+    files::create_folder(&wants)?;
     for (target, link) in [
         ("/lib/systemd/system/multi-user.target", units.join("default.target")),
         ("../package-check.service", wants.join("package-check.service")),
@@ -110,7 +109,7 @@ fn furnish(root: &Path, deb: &Path, next: &Path) -> anyhow::Result<()> {
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    files::write(path, text)?;
     let mode = fs::Permissions::from_mode(mode);
     fs::set_permissions(path, mode).with_context(|| format!("changing the mode of {}", path.display()))
 }

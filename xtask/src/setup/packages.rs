@@ -70,6 +70,7 @@ pub(crate) const FOR_PACKAGES: &[Need] = &[
     need("binutils", "strip", "leaves debug info out of what is shipped"),
     Need { package: "ca-certificates", sign: Sign::Package, why: "whom the image trusts" },
     need("dpkg-dev", "dpkg-shlibdeps", "lists what a package depends on"),
+    need("rpm", "rpm", "reads the RPM package that is compared with the Debian one"),
     need("debootstrap", "debootstrap", "makes the Debian that the package is tried on"),
     need("cpio", "cpio", "packs what that boots from"),
 ];

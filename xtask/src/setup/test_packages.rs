@@ -6,6 +6,7 @@ use std::{env, fs};
 
 use anyhow::Context as _;
 
+use crate::files;
 use crate::paths;
 use crate::run::run;
 
@@ -31,10 +32,8 @@ pub(crate) fn ensure() -> anyhow::Result<PathBuf> {
     if env::var_os(TEST_PACKAGES).is_some() || is_installed(&lists, &folder) {
         return Ok(folder);
     }
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
-    }
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::remove_folder(&folder)?;
+    files::create_folder(&folder)?;
     for list in &LISTS[..2] {
         copy(list, &lists, &folder)?;
     }

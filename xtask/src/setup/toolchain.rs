@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use crate::files;
 use crate::paths;
 use crate::run::{output, run};
 
@@ -130,10 +131,8 @@ fn given_library(given: &Path) -> anyhow::Result<PathBuf> {
     let library = unpacked.join("library");
     if !is_library(&library) {
         let partial = unpacked.with_extension("partial");
-        if partial.exists() {
-            fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
-        }
-        fs::create_dir_all(&partial).with_context(|| format!("creating {}", partial.display()))?;
+        files::remove_folder(&partial)?;
+        files::create_folder(&partial)?;
         run(Command::new("tar").arg("-xJf").arg(given).arg("-C").arg(&partial))
             .context("unpacking needs tar and xz (Debian: xz-utils)")?;
         if !is_library(&partial.join("library")) {

@@ -23,6 +23,9 @@ pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2"
 /// Builder of the Debian package.
 pub(crate) const CARGO_DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0" };
 
+/// Builder of the RPM package.
+pub(crate) const CARGO_GENERATE_RPM: Tool = Tool { name: "cargo-generate-rpm", version: "0.21.1" };
+
 impl Tool {
     /// Returns the tool's path: on `PATH` if the version there is right, else installed below the
     /// target folder.

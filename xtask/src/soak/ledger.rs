@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
-const SLOT_BYTES: usize = 8192;
+const SLOT_BYTES: usize = 16_384;
 
 /// A number of samples of each event, by its name; those that there are none of are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,10 @@ use self::kernel::KernelCounts;
 use self::ledger::LedgerEntry;
 use self::memory::Memory;
 use self::stored::{SETTINGS_LABEL, StoredProfiles};
-use crate::{build, paths};
+use crate::files;
+use crate::paths;
+use crate::run::{KillOnDrop, require_root};
+use crate::setup::build;
 
 /// From this length on the daemon's memory has to be flat: before, its caches fill.
 const MEMORY_MINUTES: f64 = 10.0;
@@ -94,16 +97,11 @@ pub(crate) fn short() -> anyhow::Result<()> {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!("the soak profiles a whole host and mounts a small disk: run it as root");
-    }
-    let jvmprof = match &args.jvmprof {
-        Some(path) => path.clone(),
-        None => build::fast()?,
-    };
+    require_root("the soak profiles a whole host and mounts a small disk")?;
+    let jvmprof = args.jvmprof.clone().map_or_else(build::fast, Ok)?;
     let folder = paths::target().join("soak");
     let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::create_folder(&folder)?;
     let disk = Disk::mount(folder.join("disk"))?;
     let host = Host::start(&folder, args.jvms, args.processes)?;
     let mut scene = Scene::start(jvmprof, folder.clone(), disk, args.minutes)?;
@@ -305,10 +303,10 @@ impl Scene {
     }
 }
 
-/// A child with a log. It is killed when this value is dropped.
+/// A child with a log.
 #[derive(Debug)]
 struct Process {
-    child: Child,
+    child: KillOnDrop,
     log: PathBuf,
 }
 
@@ -319,15 +317,15 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output).env("NO_COLOR", "1");
         let child =
             command.spawn().with_context(|| format!("starting {}", crate::run::command_line(command)))?;
-        Ok(Self { child, log: log.to_owned() })
+        Ok(Self { child: KillOnDrop(child), log: log.to_owned() })
     }
 
     fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     fn check(&mut self) -> anyhow::Result<()> {
-        match self.child.try_wait()? {
+        match self.child.0.try_wait()? {
             Some(status) => {
                 bail!("a process has ended by itself: {status}; {} has the reason", self.log.display())
             }
@@ -342,18 +340,11 @@ impl Process {
 
     fn end(&mut self, signal: Signal) -> anyhow::Result<()> {
         self.signal(signal)?;
-        let status = self.child.wait().context("waiting for it")?;
+        let status = self.child.0.wait().context("waiting for it")?;
         if signal == Signal::SIGTERM && !status.success() {
             bail!("a process has ended with {status}; {} has the reason", self.log.display());
         }
         Ok(())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -363,7 +354,7 @@ struct Disk(PathBuf);
 
 impl Disk {
     fn mount(path: PathBuf) -> anyhow::Result<Self> {
-        fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
+        files::create_folder(&path)?;
         let size = format!("size={DISK_KIB}k");
         mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), Some(&*size))
             .with_context(|| format!("mounting a tmpfs on {}", path.display()))?;

@@ -123,9 +123,7 @@ impl Expectations {
     }
 
     fn end_of(&self, chain: &Chain, stacks: &[Stack]) -> Option<Share> {
-        let Some(Link::Method { class, name }) = chain.links.last() else {
-            return None;
-        };
+        let Some(Link::Method { class, name }) = chain.links.last() else { return None };
         let mine: Vec<&Stack> = stacks.iter().filter(|stack| self.chain_of(stack) == Some(chain)).collect();
         let samples: u64 = mine.iter().map(|stack| stack.count).sum();
         let at_end = |stack: &&&Stack| {

@@ -72,14 +72,12 @@ impl JdkRequest {
             return Jdk::at(feature, &found.home);
         }
         let wheel = paths::zoo().join(format!("wheel-{feature}"));
-        let image = jdk::wheel_image(&wheel);
+        let image = jdk::jdk_in_wheel(&wheel);
         let chrooted = debian_sid::home(feature);
         if let Some(home) = [&chrooted, &image].into_iter().find(|home| home.join("bin/java").is_file()) {
             return Jdk::at(feature, home);
         }
-        let Err(error) = debian_sid::install(feature) else {
-            return Jdk::at(feature, &chrooted);
-        };
+        let Err(error) = debian_sid::install(feature) else { return Jdk::at(feature, &chrooted) };
         let error = error
             .context(format!("installing JDK {feature} from Debian sid; --jdk {feature}=HOME names another"));
         let Some((_, requirement)) = WHEELS.iter().find(|(of, _)| *of == feature) else {

@@ -230,9 +230,7 @@ fn throws(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) -> bo
     if to.name != "<init>" {
         return false;
     }
-    let Some(simple) = to.class.strip_prefix("java/lang/") else {
-        return false;
-    };
+    let Some(simple) = to.class.strip_prefix("java/lang/") else { return false };
     match instruction {
         Instruction::Throws(names) => names.contains(&simple),
         Instruction::Invoke { .. } => {

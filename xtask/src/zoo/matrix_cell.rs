@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::expected_calls::{Expectations, Fit};
 use super::modes::Mode;
 use super::profile::{self, Code, Stack};
-use super::stack_check::{Checker, Finding, Wrong};
+use super::stack_check::{Checker, StackError, Wrong};
 
 /// Maximum number of examples of each kind in a report.
 const EXAMPLES: usize = 5;
@@ -156,7 +156,7 @@ impl MatrixCell {
         self.lines_missing += report.lines_missing * stack.count;
         self.edges += report.edges * stack.count;
         let mut is_wrong = !report.findings.is_empty();
-        for Finding { wrong, at } in report.findings {
+        for StackError { wrong, at } in report.findings {
             let (count, kind) = match wrong {
                 Wrong::Name => (&mut self.wrong_names, "wrong name"),
                 Wrong::File => (&mut self.wrong_files, "wrong file"),
@@ -216,7 +216,7 @@ fn excerpt(stack: &Stack, from: usize, to: usize) -> String {
     while let Some(frame) = frames.get(at) {
         let times = frames[at..].iter().take_while(|next| *next == frame).count();
         let more = if times > 1 { format!(" ({times} times)") } else { String::new() };
-        lines.push(format!("#{at} {}{more}", frame.command_line()));
+        lines.push(format!("#{at} {}{more}", frame.report_line()));
         at += times;
     }
     if lines.len() > 2 * ENDS {

@@ -34,8 +34,10 @@ use self::modes::{MODES, Mode};
 use self::programs::{Compiled, PROGRAMS};
 use self::recorder::Recorder;
 use self::stack_check::Checker;
-use crate::run::output;
-use crate::{build, paths};
+use crate::files;
+use crate::paths;
+use crate::run::{output, require_root};
+use crate::setup::build;
 
 /// Least part of one CPU's time in which the programs must be sampled. Other work may share the
 /// machine, but a recording of nothing must not pass.
@@ -186,9 +188,7 @@ struct Zoo {
 
 impl Zoo {
     fn new() -> anyhow::Result<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            bail!("recording loads kernel programs: run it as root");
-        }
+        require_root("recording loads kernel programs")?;
         Ok(Self { compiled: programs::compile()?, expected: programs::expectations()? })
     }
 
@@ -216,7 +216,7 @@ impl Zoo {
     ) -> anyhow::Result<()> {
         let checker = self.checker(jdk, &[])?;
         let folder = paths::zoo().join("profiles");
-        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        files::create_folder(&folder)?;
         for mode in &plan.modes {
             let Some(flags) = mode.flags(jdk.feature).filter(|flags| jdk.takes(flags)) else {
                 eprintln!("JDK {} has no mode {}", jdk.feature, mode.name);

@@ -76,7 +76,7 @@ impl Frame {
     }
 
     /// Formats the frame for reports.
-    pub(super) fn command_line(&self) -> String {
+    pub(super) fn report_line(&self) -> String {
         match &self.code {
             Code::Java(method) => {
                 let Frame { file, line, bci, .. } = self;

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 use super::expected_calls::Expectations;
+use crate::files;
 use crate::paths;
 use crate::run::output;
 use crate::setup::jdk;
@@ -108,7 +109,7 @@ fn sources() -> PathBuf {
 pub(super) fn expectations() -> anyhow::Result<Expectations> {
     let mut expectations = Expectations::default();
     for source in java_files(&sources())? {
-        let text = fs::read_to_string(&source).with_context(|| format!("reading {}", source.display()))?;
+        let text = files::read_text(&source)?;
         let program = source.file_stem().unwrap_or_default().to_string_lossy();
         expectations
             .add(&program, &text)
@@ -177,10 +178,10 @@ pub(super) fn compile() -> anyhow::Result<Compiled> {
         javac(&["-g"], &fresh(versions.join(number.to_string()))?, &[source])?;
     }
     let manifest = paths::zoo().join("generated/manifest");
-    fs::write(&manifest, AGENT).with_context(|| format!("writing {}", manifest.display()))?;
+    files::write(&manifest, AGENT)?;
     output(Command::new(&jar).arg("cfm").arg(&compiled.agent).arg(&manifest))?;
     output(Command::new(&jar).arg("cf").arg(&compiled.jar).arg("-C").arg(&compiled.classes).arg("."))?;
-    fs::write(&stamp, now).with_context(|| format!("writing {}", stamp.display()))?;
+    files::write(&stamp, now)?;
     Ok(compiled)
 }
 
@@ -191,8 +192,7 @@ fn all_sources() -> anyhow::Result<Vec<(PathBuf, String)>> {
         for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
             let path = entry.with_context(|| format!("reading {}", folder.display()))?.path();
             if path.is_file() {
-                let text =
-                    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+                let text = files::read_text(&path)?;
                 files.push((path, text));
             }
         }
@@ -215,19 +215,17 @@ fn compile_late(classes: &Path) -> anyhow::Result<()> {
 
 /// Returns the folder, emptied.
 fn fresh(folder: PathBuf) -> anyhow::Result<PathBuf> {
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
-    }
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    files::remove_folder(&folder)?;
+    files::create_folder(&folder)?;
     Ok(folder)
 }
 
 /// Writes a source from its template, with a number for each `@N@`, after this many empty lines.
 fn generate(template: &str, number: usize, lines: usize, file: &Path) -> anyhow::Result<()> {
     let template = sources().join(template);
-    let text = fs::read_to_string(&template).with_context(|| format!("reading {}", template.display()))?;
+    let text = files::read_text(&template)?;
     let text = "\n".repeat(lines) + &text.replace("@N@", &number.to_string());
-    fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+    files::write(file, text)
 }
 
 fn java_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {

@@ -40,7 +40,7 @@ pub(super) enum CheckResult {
 
 /// An error, with the frames that show it.
 #[derive(Clone, Debug)]
-pub(super) struct Finding {
+pub(super) struct StackError {
     pub(super) wrong: Wrong,
     /// Position in the stack of the frame, or of the callee.
     pub(super) at: usize,
@@ -49,7 +49,7 @@ pub(super) struct Finding {
 /// The result of the check of a stack.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackReport {
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<StackError>,
     pub(super) edges: u64,
     pub(super) java_frames: u64,
     /// Frames without a class file.
@@ -96,12 +96,12 @@ impl Checker {
                 CheckResult::Right => {}
                 CheckResult::Unchecked => report.unchecked += 1,
                 CheckResult::LineMissing => report.lines_missing += 1,
-                CheckResult::Wrong(wrong) => report.findings.push(Finding { wrong, at }),
+                CheckResult::Wrong(wrong) => report.findings.push(StackError { wrong, at }),
             }
             if let Some((callee_at, callee)) = callee {
                 report.edges += 1;
                 if let CheckResult::Wrong(wrong) = self.edge(frame, callee, through_native) {
-                    report.findings.push(Finding { wrong, at: callee_at });
+                    report.findings.push(StackError { wrong, at: callee_at });
                 }
             }
             callee = Some((at, frame));
@@ -112,14 +112,14 @@ impl Checker {
             && is_whole
             && root.java().is_some_and(|root| !jvm_upcalls::is_root(&self.classes, root))
         {
-            report.findings.push(Finding { wrong: Wrong::Root, at });
+            report.findings.push(StackError { wrong: Wrong::Root, at });
         }
         report
     }
 
     /// Checks that the youngest Java method of an allocation's stack can allocate where it stands:
     /// by an instruction that makes an object, calls a method, loads a class or throws.
-    pub(super) fn check_allocation(&self, stack: &Stack) -> Option<Finding> {
+    pub(super) fn check_allocation(&self, stack: &Stack) -> Option<StackError> {
         let at = stack.frames.iter().position(|frame| !matches!(frame.code, Code::Stub(_)))?;
         let frame = &stack.frames[at];
         let method = frame.java()?;
@@ -130,7 +130,7 @@ impl Checker {
             let place = place(found, frame);
             found.is_native || found.instructions_at(place).next().is_some()
         });
-        (!can_allocate).then_some(Finding { wrong: Wrong::Allocation, at })
+        (!can_allocate).then_some(StackError { wrong: Wrong::Allocation, at })
     }
 
     fn frame(&self, frame: &Rc<Frame>) -> CheckResult {

@@ -9,6 +9,7 @@ mod inspect;
 mod ps;
 mod record;
 mod sampling;
+mod top;
 mod ui;
 mod values;
 
@@ -18,9 +19,9 @@ use tracing_subscriber::EnvFilter;
 pub use collector::CollectorArgs;
 pub use completions::{CompletionsArgs, ManPagesArgs};
 pub use daemon::{
-    BudgetArgs, CompressionArg, ConfigArgs, ContainerArgs, DaemonArgs, DeliveryArg, DeliveryArgs, LabelArgs,
-    LocalStoreArgs, OtlpArgs, OtlpProtocolArg, PyroscopeArgs, RemoteStoreArgs, SymbolizeArg, TelemetryArgs,
-    UploadArgs,
+    BudgetArgs, CompressionArg, ConfigArgs, ContainerArgs, DaemonArgs, DeliveryArg, DeliveryArgs,
+    HostFractionArgs, HostIdentityArg, LabelArgs, LocalStoreArgs, OtlpArgs, OtlpProtocolArg, PyroscopeArgs,
+    RemoteStoreArgs, SymbolizeArg, TelemetryArgs, UploadArgs,
 };
 pub use diff::DiffArgs;
 pub use doctor::DoctorArgs;
@@ -28,7 +29,8 @@ pub use inspect::InspectArgs;
 pub use ps::PsArgs;
 pub use record::{EventArg, RecordArgs};
 pub(super) use sampling::parse_url;
-pub use sampling::{AllocationArgs, ClassArg, NativeSymbolArgs, OffCpuArgs, SamplingArgs};
+pub use sampling::{AllocationArgs, ClassArg, CpuSamplingArgs, NativeSymbolArgs, OffCpuArgs, SamplingArgs};
+pub use top::TopArgs;
 pub use ui::UiArgs;
 pub use values::ProcessArg;
 
@@ -39,6 +41,7 @@ Examples:
   jvmprof doctor                                    what this host allows, and its JVMs
   jvmprof record -p 4711 -d 30s -o x.html           one process, as a page
   jvmprof record -d 10s                             the whole host, a summary
+  jvmprof top -p 4711                               live: the hottest methods of a process
   jvmprof daemon                                    all the time, into /var/lib/jvmprof
   jvmprof ui /var/lib/jvmprof                       look at that in a browser
 
@@ -72,6 +75,8 @@ pub struct Cli {
 pub enum Command {
     /// Profile processes, a command or the whole host into a file
     Record(Box<RecordArgs>),
+    /// Show live which JVMs and methods cost most
+    Top(Box<TopArgs>),
     /// Profile the host and push to a Parca-compatible backend, or into a folder
     Daemon(Box<DaemonArgs>),
     /// Receive profiles as Parca does, keep them in a folder, and show them in a browser

@@ -18,13 +18,17 @@ pub enum EventArg {
     Alloc,
     /// Time that threads wait off the CPU
     Offcpu,
+    /// Contention of locks in JVMs
+    Lock,
+    /// All time of threads, on the CPU and off it
+    Wall,
 }
 
 /// Reads an event; profilers have others, too.
 fn parse_event(text: &str) -> Result<EventArg, String> {
     EventArg::from_str(text, false).map_err(|_| {
         "must be cpu (CPU time), alloc (allocation in the heaps of JVMs), offcpu (time that threads \
-         wait), or several of them: cpu,alloc"
+         wait), lock (contention of locks in JVMs), wall (all time of threads), or several of them: cpu,alloc"
             .to_owned()
     })
 }
@@ -40,6 +44,7 @@ Examples:
                                                          that the kernel and the JVM do for them
   jvmprof record -e cpu,alloc -p 4711 -d 30s -o x.pb.gz  and what it allocates, by class
   jvmprof record -e offcpu -p 4711 -d 30s -o x.svg       what its threads wait for
+  jvmprof record -e wall -p 4711 -d 30s -o x.html        where all time of its threads goes
   jvmprof record -d 10s -o host.svg                      the whole host
   jvmprof record -o build.folded -- make -j8             a command, from its first instruction
 
@@ -60,7 +65,9 @@ pub struct RecordArgs {
     pub processes: Vec<ProcessArg>,
 
     /// What to record: `cpu`, `alloc` (allocation in the heaps of JVMs), `offcpu` (time that
-    /// threads wait off the CPU), or several of them: `cpu,alloc,offcpu`
+    /// threads wait off the CPU), `lock` (contention of locks in JVMs), `wall` (of each thread all
+    /// its time: needs -p or COMMAND; every wait counts, however short), or several of them:
+    /// `cpu,alloc,offcpu`
     #[arg(short, long = "event", value_name = "EVENT", value_delimiter = ',', default_value = "cpu",
           value_parser = parse_event)]
     pub events: Vec<EventArg>,

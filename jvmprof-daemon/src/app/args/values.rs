@@ -43,6 +43,20 @@ pub(in crate::app) fn bytes(
     }
 }
 
+/// Reads the name of an OpenTelemetry attribute that a label can be made of.
+pub(in crate::app) fn attribute_name(text: &str) -> Result<String, String> {
+    // Datadog's tracers publish `_dd.trace.operation`; names with two underscores are of rules.
+    let is_name = text.strip_prefix('_').unwrap_or(text).starts_with(|it: char| it.is_ascii_alphabetic())
+        && text.len() <= 128
+        && text.chars().all(|it| it.is_ascii_alphanumeric() || "._-/".contains(it));
+    if !is_name {
+        return Err(format!(
+            "{text:?} is no attribute's name: a letter, or _ and one, then letters, digits and . _ - /"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
 /// A process that is named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessArg {

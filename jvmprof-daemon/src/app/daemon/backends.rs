@@ -73,6 +73,7 @@ fn pyroscope_backends(args: &PyroscopeArgs, names: &mut HashSet<String>) -> Resu
         let options = PyroscopeOptions {
             tenant: args.pyroscope_tenant.clone(),
             max_age: args.pyroscope_max_age,
+            concurrency: args.pyroscope_concurrency,
             ..PyroscopeOptions::new(http)
         };
         backends.push(PyroscopeClient::new(options).map_err(refused)?.into());

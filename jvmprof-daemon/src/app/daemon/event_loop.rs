@@ -1,5 +1,5 @@
-//! The event loop of the daemon: processes samples, ends windows, delivers their profiles to the
-//! sinks, and applies new settings.
+//! The event loop of a daemon that profiles: processes samples, ends windows, delivers their
+//! profiles to the sinks, and applies new settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use tokio::time::sleep;
 
 use super::cpu_budget::CpuBudget;
 use super::debug_file_uploads::DebugFileUploads;
-use super::reload::{ReloadedSettings, SighupReloader};
+use super::host_choice::HostChoice;
+use super::reload::{DaemonState, ReloadedSettings, SighupReloader};
 use super::sinks;
 use super::telemetry::DaemonTelemetry;
 use super::window_schedule::WindowSchedule;
@@ -18,7 +19,6 @@ use crate::app::args::DaemonArgs;
 use crate::app::native_options;
 use crate::app::pipeline_options::{daemon_memory, node_name, options};
 use crate::app::shutdown_signals::ShutdownSignals;
-use crate::config::Setting;
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::export::delivery::{Delivery, DeliveryCounts, SampleTotals};
 use crate::native::debuginfod::Debuginfod;
@@ -26,8 +26,7 @@ use crate::own_process::{SelfUsage, allocator};
 use crate::pipeline::Pipeline;
 use crate::pipeline::labels::LabelOptions;
 use crate::profile::model::Batch;
-use crate::telemetry::MetricsSnapshot;
-use crate::telemetry::log::LogRateLimit;
+use crate::telemetry::{HostStatus, MetricsSnapshot};
 
 /// Longest time for which samples are processed before signals and deadlines are checked.
 const POLL_LIMIT: Duration = Duration::from_millis(200);
@@ -42,57 +41,13 @@ const SINK_CHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns the events that these flags ask for.
 fn profiled_events(args: &DaemonArgs) -> BTreeSet<EventType> {
-    let others = [(EventType::Allocation, args.alloc_enabled), (EventType::OffCpu, args.offcpu_enabled)];
+    let others = [
+        (EventType::Allocation, args.alloc_enabled),
+        (EventType::OffCpu, args.offcpu_enabled || args.lock_enabled),
+        (EventType::Lock, args.lock_enabled),
+    ];
     let others = others.into_iter().filter(|(_, is_enabled)| *is_enabled).map(|(event, _)| event);
     others.chain([EventType::Cpu]).collect()
-}
-
-/// Profiles the host until a signal arrives.
-pub(super) async fn profile(
-    args: &DaemonArgs,
-    settings: &BTreeMap<String, Setting>,
-    log: LogRateLimit,
-) -> anyhow::Result<()> {
-    let telemetry = DaemonTelemetry::start(&args.telemetry, log)?;
-    let delivery = sinks::open(args, SampleTotals::default())?;
-    let mut native = native_options::options(&args.sampling.native)?;
-    let uploads = DebugFileUploads::start(&args.upload, &args.remote, &mut native)?;
-    let debuginfod = native.debuginfod.clone();
-    let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
-    let mut reloads = SighupReloader::new(settings).context("cannot handle signals")?;
-    let mut options = options(&args.sampling, None, native, &profiled_events(args));
-    options.memory = daemon_memory(args);
-    options.containers = args.container.options();
-    options.labels = label_options(args);
-    let pipeline = Pipeline::start(&options)
-        .context("cannot sample; `jvmprof doctor` says what this kernel and these capabilities allow")?;
-    let sinks: Vec<_> = delivery.counts().into_iter().map(|(sink, _)| sink).collect();
-    tracing::info!(
-        clock = pipeline.clock().as_str(),
-        frequency = args.sampling.frequency,
-        ?sinks,
-        "profiling"
-    );
-    telemetry.started();
-    let budget = CpuBudget::new(&args.budget, args.sampling.frequency);
-    let schedule = WindowSchedule::new(args.push_interval);
-    let mut daemon = DaemonLoop {
-        pipeline,
-        delivery,
-        uploads,
-        debuginfod,
-        telemetry,
-        budget,
-        schedule,
-        args: Box::new(args.clone()),
-        replaced: BTreeMap::new(),
-        reloaded: None,
-        windows: 0,
-        handed_over: SamplesByEvent::NONE,
-    };
-    let signal = daemon.run_until_signal(&mut shutdown, &mut reloads).await;
-    daemon.end(signal).await;
-    Ok(())
 }
 
 /// Returns the options for the labels of series.
@@ -100,13 +55,22 @@ fn label_options(args: &DaemonArgs) -> LabelOptions {
     args.labels.options(args.labels.node.clone().unwrap_or_else(node_name))
 }
 
+/// Why the event loop ended.
+pub(super) enum LoopEnd {
+    /// This signal arrived.
+    Signal(&'static str),
+    /// By these new settings the host isn't profiled any more.
+    HostLeftOut(Box<DaemonArgs>),
+}
+
 /// The state of the event loop.
-struct DaemonLoop {
+pub(super) struct DaemonLoop<'a> {
     pipeline: Pipeline,
     delivery: Delivery,
     uploads: DebugFileUploads,
     debuginfod: Option<Arc<Debuginfod>>,
-    telemetry: DaemonTelemetry,
+    telemetry: &'a mut DaemonTelemetry,
+    host: HostStatus,
     budget: CpuBudget,
     schedule: WindowSchedule,
     /// The settings in force.
@@ -121,21 +85,67 @@ struct DaemonLoop {
     handed_over: SamplesByEvent,
 }
 
-impl DaemonLoop {
-    /// Runs until a signal arrives, and returns its name.
-    async fn run_until_signal(
+impl<'a> DaemonLoop<'a> {
+    /// Opens the sinks, loads the kernel programs and begins to sample.
+    ///
+    /// # Errors
+    /// What the settings ask for can't be opened; the kernel refuses what is needed.
+    pub(super) fn start(
+        args: Box<DaemonArgs>,
+        host: HostStatus,
+        telemetry: &'a mut DaemonTelemetry,
+    ) -> anyhow::Result<Self> {
+        let delivery = sinks::open(&args, SampleTotals::default())?;
+        let mut native = native_options::options(&args.sampling.native)?;
+        let uploads = DebugFileUploads::start(&args.upload, &args.remote, &mut native)?;
+        let debuginfod = native.debuginfod.clone();
+        let mut options = options(&args.sampling, None, native, &profiled_events(&args));
+        options.memory = daemon_memory(&args);
+        options.containers = args.container.options();
+        options.labels = label_options(&args);
+        let pipeline = Pipeline::start(&options)
+            .context("cannot sample; `jvmprof doctor` says what this kernel and these capabilities allow")?;
+        let sinks: Vec<_> = delivery.counts().into_iter().map(|(sink, _)| sink).collect();
+        tracing::info!(
+            clock = pipeline.clock().as_str(),
+            frequency = args.sampling.cpu.frequency,
+            ?sinks,
+            "profiling"
+        );
+        telemetry.started();
+        let budget = CpuBudget::new(&args.budget, args.sampling.cpu.frequency);
+        let schedule = WindowSchedule::new(args.push_interval);
+        Ok(Self {
+            pipeline,
+            delivery,
+            uploads,
+            debuginfod,
+            telemetry,
+            host,
+            budget,
+            schedule,
+            args,
+            replaced: BTreeMap::new(),
+            reloaded: None,
+            windows: 0,
+            handed_over: SamplesByEvent::NONE,
+        })
+    }
+
+    /// Runs until a signal arrives or new settings leave the host out.
+    pub(super) async fn run(
         &mut self,
         shutdown: &mut ShutdownSignals,
         reloads: &mut SighupReloader,
-    ) -> &'static str {
+    ) -> LoopEnd {
         loop {
             let (mut snapshot_requested, mut new) = (false, None);
             let pause = self.schedule.pause(self.telemetry.max_pause(), self.pipeline.due());
             tokio::select! {
-                signal = shutdown.requested() => return signal,
+                signal = shutdown.requested() => return LoopEnd::Signal(signal),
                 () = self.pipeline.urgent() => {}
                 () = self.telemetry.snapshot_requested() => snapshot_requested = true,
-                () = reloads.requested() => new = reloads.load(),
+                () = reloads.requested() => new = reloads.load(DaemonState::Profiling),
                 () = self.pipeline.arrived(), if !self.schedule.has_work() => {}
                 () = sleep(pause) => {}
             }
@@ -152,8 +162,10 @@ impl DaemonLoop {
                 self.schedule.end_window_soon();
             }
             if self.schedule.window_is_over() {
-                if let Err(rejected) = self.end_window().await {
-                    reloads.reject(&rejected);
+                match self.end_window().await {
+                    Ok(()) if !self.host.is_profiled => return LoopEnd::HostLeftOut(self.args.clone()),
+                    Ok(()) => {}
+                    Err(rejected) => reloads.reject(&rejected),
                 }
             } else if self.schedule.record_is_due() {
                 self.record_taken();
@@ -168,7 +180,7 @@ impl DaemonLoop {
     /// Ends the window soon: new settings apply from the next one on.
     fn reload(&mut self, new: ReloadedSettings) {
         let sampling = ["frequency", "max-cpu"];
-        let frequency = new.args.sampling.frequency;
+        let frequency = new.args.sampling.cpu.frequency;
         if new.changes_any(&sampling)
             && self.budget.configure(&new.args.budget, frequency, &mut self.pipeline)
         {
@@ -194,15 +206,17 @@ impl DaemonLoop {
                 // No window has two configurations: also what has a new period already goes out.
                 let batches = self.pipeline.flush_all();
                 self.deliver(batches);
-                self.apply(reloaded).await
+                let applied = self.apply(reloaded).await;
+                self.schedule.begin_first_window();
+                applied
             }
             None => {
                 let flushed = self.pipeline.flush();
                 self.deliver(flushed.into_batches());
+                self.schedule.begin_window();
                 Ok(())
             }
         };
-        self.schedule.begin_window();
         self.windows += 1;
         self.telemetry.log_suppressed();
         allocator::trim_heap();
@@ -215,7 +229,7 @@ impl DaemonLoop {
             && let Err(error) = self.replace_sinks(new.args.clone()).await
         {
             tracing::error!("the configuration is kept as it was, SIGHUP tries again: {error:#}");
-            let frequency = self.args.sampling.frequency;
+            let frequency = self.args.sampling.cpu.frequency;
             self.budget.configure(&self.args.budget, frequency, &mut self.pipeline);
             return Err(new);
         }
@@ -223,6 +237,7 @@ impl DaemonLoop {
             self.pipeline.set_labels(label_options(&new.args));
         }
         self.schedule.set_window(new.args.push_interval);
+        self.host = HostChoice::of(&new.args).status();
         self.args = new.args;
         Ok(())
     }
@@ -295,16 +310,23 @@ impl DaemonLoop {
             uploads: self.uploads.counts(),
             debuginfod: self.debuginfod.as_ref().map(|server| server.counts()),
             budget: self.budget.state(),
+            host: self.host,
             windows: self.windows,
-            ..self.telemetry.snapshot(&mut self.pipeline)
+            ..self.telemetry.snapshot(self.pipeline.counts())
         });
     }
 
-    /// Stops sampling and delivers the rest.
-    async fn end(mut self, signal: &str) {
+    /// Stops sampling and delivers the rest. Ends with this signal, if with one: else the daemon
+    /// will be idle.
+    pub(super) async fn end(mut self, signal: Option<&str>) {
         let end = Instant::now() + SHUTDOWN_TIMEOUT;
-        self.telemetry.stopping();
-        tracing::info!(signal, "ending: what was sampled is still delivered");
+        match signal {
+            Some(signal) => {
+                self.telemetry.stopping();
+                tracing::info!(signal, "ending: what was sampled is still delivered");
+            }
+            None => tracing::info!("profiling ends: what was sampled is still delivered"),
+        }
         self.pipeline.stop(LAST_SAMPLES_TIMEOUT);
         let batches = self.pipeline.flush_all();
         self.deliver(batches);

@@ -4,6 +4,9 @@ mod backends;
 mod cpu_budget;
 mod debug_file_uploads;
 mod event_loop;
+mod host_choice;
+mod idle_host;
+mod lifecycle;
 mod reload;
 mod sinks;
 mod telemetry;
@@ -54,7 +57,7 @@ fn profile(args: &DaemonArgs, settings: &BTreeMap<String, Setting>, log: LogRate
         .on_thread_start(thread_priority::lower_priority_and_io)
         .build()
         .context("cannot start the event loop")?
-        .block_on(event_loop::profile(args, settings, log))
+        .block_on(lifecycle::run(args, settings, log))
 }
 
 /// Prints the settings that aren't the default, secrets hidden.

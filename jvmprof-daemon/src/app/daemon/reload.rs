@@ -28,6 +28,10 @@ const SINKS: &[&str] = &[
 ];
 /// Further settings that may change while the daemon runs.
 const WINDOWS: &[&str] = &["push-interval", "frequency", "max-cpu"];
+/// Settings that decide whether this host is profiled.
+const HOSTS: &[&str] = &["host-fraction", "host-fraction-"];
+/// Settings that even a daemon without a pipeline can't change.
+const PROCESS: &[&str] = &["http-address", "log-level", "log-format"];
 /// Settings that name files which are read once: new contents are a new setting.
 const FILES: &[&str] = &[
     "remote-store-ca-file",
@@ -53,6 +57,15 @@ pub(super) struct SighupReloader {
 struct ActiveSettings {
     settings: BTreeMap<String, Setting>,
     files: BTreeMap<String, Option<u64>>,
+}
+
+/// What the daemon does when settings are read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DaemonState {
+    /// It profiles: kernel programs and pipeline stay as they are.
+    Profiling,
+    /// It has neither, so that almost any setting may change.
+    Idle,
 }
 
 /// Valid settings that were read again.
@@ -104,11 +117,11 @@ impl SighupReloader {
     }
 
     /// Reads the settings again. Returns `None` if they aren't valid, which is logged, or if none
-    /// has changed that can change while the daemon runs.
-    pub(super) fn load(&mut self) -> Option<ReloadedSettings> {
+    /// has changed that can change in this state.
+    pub(super) fn load(&mut self, state: DaemonState) -> Option<ReloadedSettings> {
         let loaded = Invocation::of_process().and_then(|read| check_invocation(&read).map(|()| read));
         match loaded {
-            Ok(invocation) => self.compare(invocation),
+            Ok(invocation) => self.compare(invocation, state),
             Err(error) => {
                 for line in with_causes(&error).lines() {
                     tracing::error!("the configuration is kept as it was: {line}");
@@ -118,9 +131,9 @@ impl SighupReloader {
         }
     }
 
-    fn compare(&mut self, invocation: Invocation) -> Option<ReloadedSettings> {
+    fn compare(&mut self, invocation: Invocation, state: DaemonState) -> Option<ReloadedSettings> {
         let Command::Daemon(args) = invocation.cli.command else { return None };
-        let (changed, fixed) = self.active.replace(invocation.settings.by_name);
+        let (changed, fixed) = self.active.replace(invocation.settings.by_name, state);
         if !fixed.is_empty() {
             tracing::warn!(settings = ?fixed, "these settings have changed and need a restart of the daemon");
         }
@@ -141,7 +154,11 @@ impl ActiveSettings {
 
     /// Replaces the settings that may change. Returns the names of those that have, and of settings
     /// that have changed and need a restart.
-    fn replace(&mut self, settings: BTreeMap<String, Setting>) -> (Vec<String>, Vec<String>) {
+    fn replace(
+        &mut self,
+        settings: BTreeMap<String, Setting>,
+        state: DaemonState,
+    ) -> (Vec<String>, Vec<String>) {
         let files = contents(&settings);
         let is_same = |name: &String, setting: &Setting| {
             let before = self.settings.get(name);
@@ -150,7 +167,7 @@ impl ActiveSettings {
         };
         let changed = settings.iter().filter(|(name, setting)| !is_same(name, setting));
         let (changed, fixed): (Vec<String>, Vec<String>) =
-            changed.map(|(name, _)| name.clone()).partition(|name| is_changeable(name));
+            changed.map(|(name, _)| name.clone()).partition(|name| is_changeable(name, state));
         self.files = files;
         self.settings.extend(settings.into_iter().filter(|(name, _)| changed.contains(name)));
         (changed, fixed)
@@ -169,8 +186,11 @@ fn contents(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, Option<u64
     files.map(|(name, setting)| (name.clone(), setting.values.first().and_then(hash))).collect()
 }
 
-fn is_changeable(name: &str) -> bool {
-    [LABELS, SINKS, WINDOWS].iter().any(|names| is_one_of(name, names))
+fn is_changeable(name: &str, state: DaemonState) -> bool {
+    match state {
+        DaemonState::Profiling => [LABELS, SINKS, WINDOWS, HOSTS].iter().any(|names| is_one_of(name, names)),
+        DaemonState::Idle => !is_one_of(name, PROCESS),
+    }
 }
 
 fn is_one_of(name: &str, names: &[&str]) -> bool {
@@ -210,17 +230,17 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
         let line = format!("jvmprof daemon --remote-store-ca-file {}", file.path().display());
         let mut in_force = ActiveSettings::new(settings_of(&line));
-        assert_eq!(in_force.replace(settings_of(&line)), (vec![], vec![]));
+        assert_eq!(in_force.replace(settings_of(&line), DaemonState::Profiling), (vec![], vec![]));
         std::fs::write(file.path(), "renewed").expect("written");
-        assert_eq!(in_force.replace(settings_of(&line)).0, ["remote-store-ca-file"]);
-        assert_eq!(in_force.replace(settings_of(&line)).0, [""; 0]);
+        assert_eq!(in_force.replace(settings_of(&line), DaemonState::Profiling).0, ["remote-store-ca-file"]);
+        assert_eq!(in_force.replace(settings_of(&line), DaemonState::Profiling).0, [""; 0]);
     }
 
     #[test]
     fn only_what_cannot_change_needs_a_restart() {
         let mut in_force = ActiveSettings::new(settings_of("jvmprof daemon"));
         let new = settings_of("jvmprof daemon --local-store-directory /x --symbol-cache-mib 9 -F 9");
-        let (changed, fixed) = in_force.replace(new);
+        let (changed, fixed) = in_force.replace(new, DaemonState::Profiling);
         assert_eq!(
             (changed, fixed),
             (
@@ -231,9 +251,20 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_daemon_takes_what_needs_a_restart_of_others() {
+        let mut in_force = ActiveSettings::new(settings_of("jvmprof daemon"));
+        let new =
+            settings_of("jvmprof daemon --symbol-cache-mib 9 --http-address 127.0.0.1:1 --log-format json");
+        assert_eq!(
+            in_force.replace(new, DaemonState::Idle),
+            (vec!["symbol-cache-mib".to_owned()], vec!["http-address".to_owned(), "log-format".to_owned()],)
+        );
+    }
+
+    #[test]
     fn what_is_said_to_be_changeable_is_a_setting() {
         let settings = settings_of("jvmprof daemon");
-        for name in [LABELS, SINKS, WINDOWS].iter().copied().flatten() {
+        for name in [LABELS, SINKS, WINDOWS, HOSTS, PROCESS].iter().copied().flatten() {
             assert!(settings.keys().any(|setting| is_one_of(setting, &[name])), "{name}");
         }
         assert!(!is_one_of("node-x", &["node"]));

@@ -7,7 +7,7 @@ use sd_notify::NotifyState;
 
 use crate::app::args::TelemetryArgs;
 use crate::own_process::{HostCpu, SelfUsage};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Counts, Pipeline};
 use crate::telemetry::http_server::{HttpAddress, HttpServer};
 use crate::telemetry::log::LogRateLimit;
 use crate::telemetry::{HealthMonitor, MetricsSnapshot};
@@ -60,9 +60,28 @@ impl DaemonTelemetry {
         })
     }
 
-    /// Notifies the service manager that sampling has begun.
-    pub(super) fn started(&self) {
+    /// Begins with readiness anew: profiling has begun. Notifies the service manager.
+    pub(super) fn started(&mut self) {
+        self.monitor.set_idle(None);
+        (self.host, self.is_ready) = (HostCpu::now(), false);
+        self.next_status = Instant::now();
         notify(&[NotifyState::Ready]);
+    }
+
+    /// Records that the host isn't profiled. Notifies the service manager: there is nothing to wait
+    /// for.
+    pub(super) fn started_idle(&mut self, reason: &str) {
+        self.monitor.set_idle(Some(reason.to_owned()));
+        self.next_status = Instant::now();
+        notify(&[NotifyState::Ready, NotifyState::Status(&format!("idle: {reason}"))]);
+    }
+
+    /// Feeds the watchdog of a daemon that is idle; called on each turn of its loop.
+    pub(super) fn update_idle(&self) {
+        self.monitor.heartbeat(false);
+        if self.watchdog.is_some() {
+            notify(&[NotifyState::Watchdog]);
+        }
     }
 
     /// Notifies the service manager that the daemon is stopping.
@@ -103,25 +122,10 @@ impl DaemonTelemetry {
         now.busy_since(begin) < IDLE_SHARE
     }
 
-    /// Returns the counts of the pipeline and of this.
-    pub(super) fn snapshot(&self, pipeline: &mut Pipeline) -> MetricsSnapshot {
-        let counts = pipeline.counts();
+    /// Returns these counts of the pipeline, and those of this.
+    pub(super) fn snapshot(&self, pipeline: Counts) -> MetricsSnapshot {
         MetricsSnapshot {
-            sampler: counts.sampler,
-            table: counts.table,
-            processes: counts.processes,
-            symbols: counts.symbols,
-            caches: counts.caches,
-            outcomes: counts.outcomes,
-            targets: counts.targets,
-            over_series_limit: counts.over_series_limit,
-            window_full: counts.window_full,
-            waiting_full: counts.waiting_full,
-            unlabelled_stacks: counts.unlabelled_stacks,
-            waiting: counts.waiting,
-            kernel_run_time: counts.kernel_run_time,
-            clock_steps: counts.clocks.steps,
-            suspends: counts.clocks.suspends,
+            pipeline,
             suppressed_messages: self.log.total(),
             refused_connections: self.http.as_ref().map_or(0, HttpServer::refused),
             usage: SelfUsage::now(),

@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use rand::RngExt;
+use crate::window_length::{first_window_length, window_length};
 
 /// Interval of polls for samples while there are any.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Share by which a window is longer or shorter at random, so that a fleet doesn't push in step.
-const JITTER: f64 = 0.2;
 /// Interval at which the number of samples taken is recorded, if the sinks have a ledger.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after which a window whose frequency has changed ends: samples taken before have arrived.
@@ -25,12 +23,12 @@ pub(super) struct WindowSchedule {
 }
 
 impl WindowSchedule {
-    /// `window`: the length of windows, but for the jitter.
+    /// `window`: the length of windows, but for the jitter. The first one is shorter, by chance.
     pub(super) fn new(window: Duration) -> Self {
         let now = Instant::now();
         Self {
             window,
-            window_ends: now + jittered(window),
+            window_ends: now + first_window_length(window),
             has_work: true,
             has_unrecorded: false,
             next_record: now + RECORD_INTERVAL,
@@ -80,7 +78,13 @@ impl WindowSchedule {
     }
 
     pub(super) fn begin_window(&mut self) {
-        self.window_ends = Instant::now() + jittered(self.window);
+        self.window_ends = Instant::now() + window_length(self.window);
+    }
+
+    /// Begins the window after one that new settings have ended, perhaps in the whole fleet at
+    /// once: it is as short as a first one.
+    pub(super) fn begin_first_window(&mut self) {
+        self.window_ends = Instant::now() + first_window_length(self.window);
     }
 
     /// Returns true if the number of samples should be recorded now.
@@ -95,10 +99,6 @@ impl WindowSchedule {
     }
 }
 
-fn jittered(interval: Duration) -> Duration {
-    interval.mul_f64(1.0 + rand::rng().random_range(-JITTER..JITTER))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +108,7 @@ mod tests {
     #[test]
     fn an_idle_host_is_left_alone_until_something_is_due() {
         let mut schedule = WindowSchedule::new(HOUR);
+        schedule.begin_window();
         assert_eq!(schedule.pause(HOUR, None), POLL_INTERVAL, "at first there is work");
         schedule.set_has_work(true);
         schedule.set_has_work(false);
@@ -123,13 +124,5 @@ mod tests {
         assert!(schedule.window_is_over());
         schedule.begin_window();
         assert!(!schedule.window_is_over());
-    }
-
-    #[test]
-    fn windows_differ_by_a_fifth_at_most() {
-        for _ in 0..1000 {
-            let window = jittered(HOUR);
-            assert!((HOUR.mul_f64(0.8)..=HOUR.mul_f64(1.2)).contains(&window), "{window:?}");
-        }
     }
 }

@@ -6,43 +6,19 @@ use crate::own_process::capabilities::{
 };
 
 /// A capability, what it is for, and what it means where it is missing.
-struct RequiredCapability {
-    capability: Capability,
-    purpose: &'static str,
-    without: CheckStatus,
-}
+type RequiredCapability = (Capability, &'static str, CheckStatus);
 
 const REQUIRED: [RequiredCapability; 5] = [
-    RequiredCapability {
-        capability: BPF,
-        purpose: "loading the kernel programs",
-        without: CheckStatus::Missing,
-    },
-    RequiredCapability {
-        capability: PERFMON,
-        purpose: "perf events of all processes",
-        without: CheckStatus::Missing,
-    },
-    RequiredCapability {
-        capability: SYS_PTRACE,
-        purpose: "reading what other users' processes have mapped",
-        without: CheckStatus::Degraded,
-    },
-    RequiredCapability {
-        capability: DAC_READ_SEARCH,
-        purpose: "reading other users' programs and perf maps",
-        without: CheckStatus::Degraded,
-    },
-    RequiredCapability {
-        capability: CHECKPOINT_RESTORE,
-        purpose: "symbols of programs whose file was deleted",
-        without: CheckStatus::Degraded,
-    },
+    (BPF, "loading the kernel programs", CheckStatus::Missing),
+    (PERFMON, "perf events of all processes", CheckStatus::Missing),
+    (SYS_PTRACE, "reading what other users' processes have mapped", CheckStatus::Degraded),
+    (DAC_READ_SEARCH, "reading other users' programs and perf maps", CheckStatus::Degraded),
+    (CHECKPOINT_RESTORE, "symbols of programs whose file was deleted", CheckStatus::Degraded),
 ];
 
 pub(super) fn checks() -> Vec<HostCheck> {
     match effective() {
-        Some(effective) => REQUIRED.iter().map(|required| check(required, effective)).collect(),
+        Some(effective) => REQUIRED.map(|required| check(required, effective)).into(),
         None => {
             let found = "/proc/self/status doesn't list them".to_owned();
             vec![HostCheck::new("capabilities", CheckStatus::Missing, found, "mount /proc")]
@@ -50,12 +26,11 @@ pub(super) fn checks() -> Vec<HostCheck> {
     }
 }
 
-fn check(required: &RequiredCapability, effective: u64) -> HostCheck {
-    let RequiredCapability { capability, purpose, without } = required;
+fn check((capability, purpose, without): RequiredCapability, effective: u64) -> HostCheck {
     if capability.is_in(effective) {
-        return HostCheck::ok(capability.name, *purpose);
+        return HostCheck::ok(capability.name, purpose);
     }
-    HostCheck::new(capability.name, *without, format!("not there: no {purpose}"), advice(&[*capability]))
+    HostCheck::new(capability.name, without, format!("not there: no {purpose}"), advice(&[capability]))
 }
 
 #[cfg(test)]
@@ -70,31 +45,30 @@ mod tests {
         for key in ["AmbientCapabilities=", "CapabilityBoundingSet="] {
             let line = unit.lines().find_map(|line| line.strip_prefix(key)).expect("it is said");
             let granted: Vec<&str> = line.split(' ').collect();
-            assert_eq!(granted, REQUIRED.map(|required| required.capability.name), "{key}");
+            assert_eq!(granted, REQUIRED.map(|(capability, ..)| capability.name), "{key}");
         }
         for file in ["deploy/kubernetes/daemonset.yaml", "deploy/helm/jvmprof/templates/daemonset.yaml"] {
             let manifest = read(file);
             let is_added = |name: &str| manifest.lines().any(|line| line.trim() == format!("- {name}"));
-            for required in &REQUIRED {
-                let name = required.capability.name;
+            for (Capability { name, .. }, ..) in REQUIRED {
                 assert!(is_added(name.trim_start_matches("CAP_")), "{file} lacks {name}");
             }
         }
-        for required in &REQUIRED {
-            let row = format!("| `{}` |", required.capability.name);
+        for (Capability { name, .. }, ..) in REQUIRED {
+            let row = format!("| `{name}` |");
             assert!(read("docs/deploy.md").contains(&row), "docs/deploy.md lacks {row}");
         }
     }
 
     #[test]
     fn each_capability_is_told_by_its_bit() {
-        for required in &REQUIRED {
-            let Capability { number, name, or } = required.capability;
+        for required in REQUIRED {
+            let (Capability { number, name, or }, _, status) = required;
             for enough in [Some(number), or].into_iter().flatten() {
                 assert_eq!(check(required, 1 << enough).status, CheckStatus::Ok, "{name}");
             }
             let without = check(required, 0);
-            assert_eq!(without.status, required.without);
+            assert_eq!(without.status, status);
             assert!(without.fix.is_some_and(|fix| fix.contains(name)));
         }
     }

@@ -48,6 +48,9 @@ pub(super) fn idle() -> SamplerOptions {
         ring_bytes: 4096,
         allocation: true,
         off_cpu: true,
+        monitor_owners: true,
+        pauses: true,
+        thread_context: true,
         kernel_log: false,
     }
 }

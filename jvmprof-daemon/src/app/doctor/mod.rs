@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::args::DoctorArgs;
 use super::jvms::hidden::HiddenProcesses;
-use super::jvms::running::{self, RunningJvm};
-use super::stdout::print_report;
+use super::jvms::host_search::{self, RunningJvm};
+use super::stdout::print_text_or_json;
 use crate::sampler::ebpf::verifier_report::{ProgramReport, load_each};
 
 /// Lines of the verifier's log that are shown.
@@ -79,12 +79,8 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let programs = args.programs.then(|| load_each(&kernel_checks::idle())).transpose()?;
     let refused = programs.iter().flatten().filter(|program| program.refused.is_some()).count();
     let report =
-        DoctorReport { status, checks, programs, jvms: running::find(), hidden: HiddenProcesses::now() };
-    if args.json {
-        print_report(&(serde_json::to_string(&report)? + "\n"))?;
-    } else {
-        print_report(&report.to_string())?;
-    }
+        DoctorReport { status, checks, programs, jvms: host_search::find(), hidden: HiddenProcesses::now() };
+    print_text_or_json(&report, args.json)?;
     if status == CheckStatus::Missing {
         anyhow::bail!("profiling doesn't work here: see what is marked as missing");
     }

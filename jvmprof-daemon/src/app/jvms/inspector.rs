@@ -55,7 +55,7 @@ pub(in crate::app) struct JvmReport {
     vm_release: String,
     main_class: Option<String>,
     /// Flags that somebody set, and those that decide how code looks, the collector among them.
-    flags: Vec<FlagReport>,
+    flags: Vec<VmFlag>,
     code_heaps: Vec<HeapReport>,
     /// Compiled methods that are alive, by tier; `native` are wrappers of native methods.
     nmethods: BTreeMap<&'static str, u64>,
@@ -67,13 +67,6 @@ pub(in crate::app) struct JvmReport {
 }
 
 #[derive(Debug, Serialize)]
-struct FlagReport {
-    name: String,
-    value: String,
-    origin: FlagOrigin,
-}
-
-#[derive(Debug, Serialize)]
 struct HeapReport {
     start: u64,
     end: u64,
@@ -82,7 +75,7 @@ struct HeapReport {
 }
 
 /// The code at an address of the code cache.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(in crate::app) struct CodeReport {
     /// As HotSpot calls it.
     blob: String,
@@ -164,7 +157,7 @@ impl JvmInspector {
             version: self.facts.version.clone(),
             vm_release: self.version().vm_release.clone(),
             main_class: self.facts.main_class.clone(),
-            flags: self.hotspot.flags().into_iter().filter(is_reported).map(FlagReport::of).collect(),
+            flags: self.hotspot.flags().into_iter().filter(is_reported).collect(),
             code_heaps: self.heaps(),
             nmethods,
             threads,
@@ -200,12 +193,8 @@ impl JvmInspector {
             end: blob.code.end.0,
             stub: stub.map(|name| name.to_string()),
             codelet: codelet.map(|codelet| codelet.description.to_string()),
-            compile_id: None,
-            tier: None,
-            osr: false,
-            methods: Vec::new(),
-            problem: None,
             row: self.rows.row(pc).map(|row| format!("{row:?}")),
+            ..CodeReport::default()
         };
         if let Some((compiled, frames)) = compiled {
             report.compile_id = Some(compiled.compile_id);
@@ -242,12 +231,6 @@ fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-impl FlagReport {
-    fn of(VmFlag { name, value, origin }: VmFlag) -> Self {
-        Self { name, value, origin }
-    }
-}
-
 impl MethodReport {
     fn of(frame: &JavaFrame) -> Self {
         Self {
@@ -275,7 +258,7 @@ impl fmt::Display for JvmReport {
                 "    code heap           {start:#x}-{end:#x}, {used} of {size} KiB used by {blobs} blobs"
             )?;
         }
-        for FlagReport { name, value, origin } in &self.flags {
+        for VmFlag { name, value, origin } in &self.flags {
             writeln!(f, "    flag                {name} = {value}{}", by(*origin))?;
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::bail;
 
-use super::running::main_class_of;
+use super::host_search::main_class_of;
 use crate::app::args::ProcessArg;
 use crate::app::errors::UsageError;
 use crate::process::procfs;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::hidden::HiddenProcesses;
-use super::running;
+use super::host_search;
 use crate::app::args::PsArgs;
-use crate::app::stdout::print_report;
+use crate::app::stdout::print_text_or_json;
 use crate::process::procfs;
 
 /// Time over which the use of CPUs is measured.
@@ -37,7 +37,7 @@ struct JvmTable {
 
 /// Runs the subcommand.
 pub(in crate::app) fn run(args: &PsArgs) -> anyhow::Result<()> {
-    let found = running::brief();
+    let found = host_search::brief();
     let times = || -> BTreeMap<u32, Duration> {
         found.iter().filter_map(|jvm| Some((jvm.pid, procfs::cpu_time(jvm.pid).ok()?))).collect()
     };
@@ -58,8 +58,7 @@ pub(in crate::app) fn run(args: &PsArgs) -> anyhow::Result<()> {
         cpu_percent: percent(jvm.pid),
     });
     let table = JvmTable { jvms: jvms.collect(), hidden: HiddenProcesses::now() };
-    let text = if args.json { serde_json::to_string(&table)? + "\n" } else { table.to_string() };
-    Ok(print_report(&text)?)
+    print_text_or_json(&table, args.json)
 }
 
 impl fmt::Display for JvmTable {

@@ -1,11 +1,12 @@
 //! The functions with the most samples.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::profile::model::{Batch, FrameKind};
+use crate::profile::model::{Batch, FrameKind, Series};
 
 /// The samples of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,66 +37,127 @@ impl TopRow {
     pub(super) fn line_text(&self) -> Option<String> {
         let HottestLine { file, line, own } = self.line.as_ref()?;
         let file = file.rsplit('/').next().unwrap_or(file);
-        Some(format!("{file}:{line} {:.0} %", *own as f64 * 100.0 / self.own as f64))
+        Some(format!("{file}:{line} {:.0} %", *own as f64 * 100.0 / self.own.max(1) as f64))
     }
 }
 
-#[derive(Default)]
-struct FunctionCounts<'a> {
+/// Functions that a sum over time keeps apart; further ones share a row.
+const MAX_FUNCTIONS: usize = 20_000;
+/// The row of those.
+const OTHERS: &str = "[other functions]";
+
+/// What rows are sorted by: the largest first, names from A on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RowOrder {
+    #[default]
+    Own,
+    Total,
+    Name,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FunctionCounts {
     own: u64,
     total: u64,
     /// Own samples by line.
-    lines: HashMap<(&'a str, u32), u64>,
+    lines: HashMap<(Arc<str>, u32), u64>,
 }
 
-impl FunctionCounts<'_> {
-    fn hottest_line(self) -> Option<HottestLine> {
-        let heaviest = self.lines.into_iter().max_by_key(|&(place, own)| (own, Reverse(place)));
-        heaviest.map(|((file, line), own)| HottestLine { file: file.to_owned(), line, own })
+impl FunctionCounts {
+    fn hottest_line(&self) -> Option<HottestLine> {
+        let heaviest = self.lines.iter().max_by_key(|&(place, own)| (own, Reverse(place)));
+        heaviest.map(|((file, line), own)| HottestLine { file: file.to_string(), line: *line, own: *own })
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.own += other.own;
+        self.total += other.total;
+        for ((file, line), own) in &other.lines {
+            *self.lines.entry((Arc::clone(file), *line)).or_default() += own;
+        }
+    }
+}
+
+/// Samples by function, summed up over series and over time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FunctionTable {
+    functions: HashMap<Arc<str>, FunctionCounts>,
+}
+
+impl FunctionTable {
+    pub(super) fn add(&mut self, series: &Series) {
+        let mut seen = HashSet::new();
+        for sample in &series.samples {
+            seen.clear();
+            let frames = sample.frames.iter().filter(|frame| frame.kind != FrameKind::Marker);
+            for (index, line) in frames.flat_map(|frame| &frame.lines).enumerate() {
+                let function = match self.functions.get_mut(&line.name) {
+                    Some(function) => function,
+                    None => self.functions.entry(Arc::clone(&line.name)).or_default(),
+                };
+                if index == 0 {
+                    function.own += sample.count;
+                    if let Some(file) = line.file.as_ref().filter(|_| line.line > 0) {
+                        *function.lines.entry((Arc::clone(file), line.line)).or_default() += sample.count;
+                    }
+                }
+                // A recursive function is on the stack once.
+                function.total += if seen.insert(&*line.name) { sample.count } else { 0 };
+            }
+        }
+    }
+
+    /// Adds another table's samples.
+    pub(super) fn merge(&mut self, other: &Self) {
+        for (name, counts) in &other.functions {
+            let is_one_more = self.functions.len() >= MAX_FUNCTIONS && !self.functions.contains_key(name);
+            let name = if is_one_more { OTHERS.into() } else { Arc::clone(name) };
+            let function = self.functions.entry(name).or_default();
+            if is_one_more {
+                function.own += counts.own;
+                function.total += counts.total;
+            } else {
+                function.add(counts);
+            }
+        }
+    }
+
+    /// Returns the first rows, at most `limit`, of the functions whose name `is_shown`.
+    pub(super) fn rows(&self, order: RowOrder, limit: usize, is_shown: impl Fn(&str) -> bool) -> Vec<TopRow> {
+        let mut hottest: Vec<_> = self.functions.iter().filter(|(name, _)| is_shown(name)).collect();
+        hottest.sort_by(|(a_name, a), (b_name, b)| {
+            let by_count = match order {
+                RowOrder::Own => (b.own, b.total).cmp(&(a.own, a.total)),
+                RowOrder::Total => (b.total, b.own).cmp(&(a.total, a.own)),
+                RowOrder::Name => Ordering::Equal,
+            };
+            by_count.then_with(|| a_name.cmp(b_name))
+        });
+        hottest.truncate(limit);
+        let row = |(name, counts): (&Arc<str>, &FunctionCounts)| TopRow {
+            name: name.to_string(),
+            own: counts.own,
+            total: counts.total,
+            line: counts.hottest_line(),
+        };
+        hottest.into_iter().map(row).collect()
     }
 }
 
 /// Returns the functions with the most samples of their own, at most `limit`.
 pub(super) fn hottest_functions(batch: &Batch, limit: usize) -> Vec<TopRow> {
-    let mut counts: HashMap<&str, FunctionCounts<'_>> = HashMap::new();
-    let mut seen = HashSet::new();
-    for sample in batch.series.iter().flat_map(|series| &series.samples) {
-        seen.clear();
-        let frames = sample.frames.iter().filter(|frame| frame.kind != FrameKind::Marker);
-        for (index, line) in frames.flat_map(|frame| &frame.lines).enumerate() {
-            let function = counts.entry(&line.name).or_default();
-            if index == 0 {
-                function.own += sample.count;
-                if let Some(file) = line.file.as_deref().filter(|_| line.line > 0) {
-                    *function.lines.entry((file, line.line)).or_default() += sample.count;
-                }
-            }
-            // A recursive function is on the stack once.
-            function.total += if seen.insert(&*line.name) { sample.count } else { 0 };
-        }
-    }
-    let mut hottest: Vec<_> = counts.into_iter().collect();
-    hottest.sort_by(|(a_name, a), (b_name, b)| {
-        (b.own, b.total).cmp(&(a.own, a.total)).then_with(|| a_name.cmp(b_name))
-    });
-    hottest.truncate(limit);
-    let row = |(name, counts): (&str, FunctionCounts<'_>)| TopRow {
-        name: name.to_owned(),
-        own: counts.own,
-        total: counts.total,
-        line: counts.hottest_line(),
-    };
-    hottest.into_iter().map(row).collect()
+    let mut table = FunctionTable::default();
+    batch.series.iter().for_each(|series| table.add(series));
+    table.rows(RowOrder::Own, limit, |_| true)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::{Duration, SystemTime};
 
     use super::*;
     use crate::event_type::EventType;
-    use crate::profile::model::{Frame, LabelSet, Line, Sample, Series};
+    use crate::profile::model::{Frame, LabelSet, Line, Sample};
 
     fn frame(kind: FrameKind, names: &[&str]) -> Arc<Frame> {
         let lines = names.iter().map(|name| Line::named(*name)).collect();
@@ -124,6 +186,32 @@ mod tests {
             [row("inlined", 3, 3), row("main", 1, 4), row("caller", 0, 3)]
         );
         assert_eq!(hottest_functions(&batch, 1).len(), 1);
+    }
+
+    #[test]
+    fn sums_are_sorted_filtered_and_bounded() {
+        let of = |name: &str, own| {
+            let frames = vec![frame(FrameKind::Java, &[name]), frame(FrameKind::Java, &["main"])];
+            let samples = vec![Sample::of_events(frames.into(), own, own)];
+            let mut table = FunctionTable::default();
+            table.add(&Series { labels: LabelSet::new(), samples });
+            table
+        };
+        let mut sum = of("b", 3);
+        sum.merge(&of("a", 2));
+        sum.merge(&of("a", 2));
+        let names = |order, filter: &str| {
+            let rows = sum.rows(order, 10, |name| name.contains(filter));
+            rows.into_iter().map(|row| (row.name, row.own, row.total)).collect::<Vec<_>>()
+        };
+        let [a, b, main] = [("a".to_owned(), 4, 4), ("b".to_owned(), 3, 3), ("main".to_owned(), 0, 7)];
+        assert_eq!(names(RowOrder::Own, ""), [a.clone(), b.clone(), main.clone()]);
+        assert_eq!(names(RowOrder::Total, ""), [main.clone(), a.clone(), b.clone()]);
+        assert_eq!(names(RowOrder::Name, "a"), [a, main]);
+        (0..MAX_FUNCTIONS).for_each(|number| sum.merge(&of(&format!("f{number}"), 1)));
+        assert_eq!(sum.functions.len(), MAX_FUNCTIONS + 1);
+        let others = &sum.functions[OTHERS];
+        assert_eq!(others.own, 3, "a, b and main leave room for three less");
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! What a recording says of JVMs: whose threads their CPU time went to.
+//! Whose threads the CPU time of each JVM went to.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::pipeline::thread_kind_of;
-use crate::profile::model::{Batch, LabelSet};
+use crate::pipeline::jvm_totals::{JvmName, MAIN_CLASS_LABEL, jvm_name};
+use crate::profile::jvm_activity::thread_kind_of;
+use crate::profile::model::Batch;
 
 /// JVMs that are printed, those with the most samples; the rest is in the JSON.
 const PRINTED: usize = 8;
@@ -15,37 +16,61 @@ const UNKNOWN: &str = "unknown";
 /// The samples of CPU time of one JVM, by the kinds of its threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct JvmTime {
-    pid: Option<u32>,
+    pub(super) pid: Option<u32>,
     /// Its main class, else its command.
-    name: String,
-    samples: u64,
-    thread_kinds: BTreeMap<String, u64>,
+    pub(super) name: String,
+    pub(super) samples: u64,
+    pub(super) thread_kinds: BTreeMap<String, u64>,
 }
 
 impl JvmTime {
     /// Returns the JVMs of a profile of CPU time, the one with the most samples first.
     pub(super) fn of_batch(batch: &Batch) -> Vec<Self> {
-        let mut jvms: BTreeMap<(Option<u32>, String), BTreeMap<&str, u64>> = BTreeMap::new();
+        let mut jvms: BTreeMap<String, Self> = BTreeMap::new();
         for series in &batch.series {
             if series.samples.iter().all(|sample| thread_kind_of(sample).is_none()) {
                 continue;
             }
-            let pid = series.labels.get("pid").and_then(|pid| pid.parse().ok());
-            let kinds = jvms.entry((pid, name(&series.labels))).or_default();
+            let JvmName { pid, name } = jvm_name(&series.labels);
+            let key = if pid.is_empty() { &name } else { &pid }.clone();
+            let jvm = jvms.entry(key).or_insert_with(|| Self {
+                pid: pid.parse().ok(),
+                name: name.clone(),
+                samples: 0,
+                thread_kinds: BTreeMap::new(),
+            });
+            // A JVM's first samples can be older than what is known of its arguments.
+            if series.labels.get(MAIN_CLASS_LABEL).is_some_and(|class| !class.is_empty()) {
+                jvm.name = name;
+            }
             for sample in &series.samples {
                 let kind = thread_kind_of(sample).unwrap_or(UNKNOWN);
-                *kinds.entry(kind).or_default() += sample.count;
+                *jvm.thread_kinds.entry(kind.to_owned()).or_default() += sample.count;
+                jvm.samples += sample.count;
             }
         }
-        let jvm = |((pid, name), kinds): (_, BTreeMap<&str, u64>)| Self {
-            pid,
-            name,
-            samples: kinds.values().sum(),
-            thread_kinds: kinds.into_iter().map(|(kind, samples)| (kind.to_owned(), samples)).collect(),
-        };
-        let mut jvms: Vec<Self> = jvms.into_iter().map(jvm).collect();
+        let mut jvms: Vec<Self> = jvms.into_values().collect();
         jvms.sort_by_key(|jvm| std::cmp::Reverse(jvm.samples));
         jvms
+    }
+
+    /// Adds what the same JVM took later.
+    pub(super) fn merge(&mut self, later: &Self) {
+        // Its main class isn't known at once.
+        self.name.clone_from(&later.name);
+        self.samples += later.samples;
+        for (kind, samples) in &later.thread_kinds {
+            *self.thread_kinds.entry(kind.clone()).or_default() += samples;
+        }
+    }
+
+    /// `81.0 % java, 11.0 % gc, 8.0 % compiler`
+    pub(super) fn shares(&self) -> String {
+        let mut kinds: Vec<_> = self.thread_kinds.iter().collect();
+        kinds.sort_by_key(|(_, samples)| std::cmp::Reverse(**samples));
+        let share = |samples: u64| samples as f64 * 100.0 / self.samples.max(1) as f64;
+        let shares = kinds.iter().map(|(kind, samples)| format!("{:.1} % {kind}", share(**samples)));
+        shares.collect::<Vec<_>>().join(", ")
     }
 
     /// Prints a line for each of the first JVMs.
@@ -57,18 +82,9 @@ impl JvmTime {
 
     /// `Shop (4711): 81.0 % java, 11.0 % gc, 8.0 % compiler`
     fn line(&self) -> String {
-        let mut kinds: Vec<_> = self.thread_kinds.iter().collect();
-        kinds.sort_by_key(|(_, samples)| std::cmp::Reverse(**samples));
-        let share = |samples: u64| samples as f64 * 100.0 / self.samples.max(1) as f64;
-        let shares = kinds.iter().map(|(kind, samples)| format!("{:.1} % {kind}", share(**samples)));
         let pid = self.pid.map_or_else(String::new, |pid| format!(" ({pid})"));
-        format!("{}{pid}: {}", self.name, shares.collect::<Vec<_>>().join(", "))
+        format!("{}{pid}: {}", self.name, self.shares())
     }
-}
-
-fn name(labels: &LabelSet) -> String {
-    let value = |name: &str| labels.get(name).filter(|value| !value.is_empty()).cloned();
-    value("jvm_main_class").or_else(|| value("comm")).unwrap_or_else(|| "a JVM".to_owned())
 }
 
 #[cfg(test)]
@@ -96,11 +112,15 @@ mod tests {
             jvm(&[("pid", "9"), ("comm", "cat")], &[("", 500)]),
             jvm(&[("pid", "8"), ("comm", "java")], &[("java", 3)]),
             jvm(&shop, &[("java", 80), ("gc", 10)]),
-            jvm(&[&shop[..], &[("cpu", "1")]].concat(), &[("gc", 5), ("", 5)]),
+            jvm(&[&shop[..], &[("cpu", "1")]].concat(), &[("gc", 2), ("", 4)]),
+            jvm(&[("pid", "7"), ("comm", "java")], &[("native", 4)]),
         ]);
         let jvms = JvmTime::of_batch(&batch);
         let lines: Vec<String> = jvms.iter().map(JvmTime::line).collect();
-        assert_eq!(lines, ["Shop (7): 80.0 % java, 15.0 % gc, 5.0 % unknown", "java (8): 100.0 % java"]);
-        assert_eq!((jvms[0].samples, jvms[0].thread_kinds["gc"]), (100, 15));
+        assert_eq!(
+            lines,
+            ["Shop (7): 80.0 % java, 12.0 % gc, 4.0 % native, 4.0 % unknown", "java (8): 100.0 % java"]
+        );
+        assert_eq!((jvms[0].samples, jvms[0].thread_kinds["gc"]), (100, 12));
     }
 }

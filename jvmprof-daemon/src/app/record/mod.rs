@@ -4,13 +4,19 @@ mod allocation_summary;
 mod hottest_functions;
 mod java_frames;
 mod jvm_time;
+mod lock_summary;
 mod output_files;
+mod pause_summary;
 pub mod paused_command;
 mod recording_title;
 mod target_end;
+pub(super) mod top;
+mod virtual_threads;
 mod wait_summary;
+mod wall_clock;
+mod wall_summary;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,7 +28,7 @@ use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::{EventArg, RecordArgs};
-use super::errors::{CommandError, check_capabilities};
+use super::errors::{CommandError, UsageError, check_capabilities};
 use super::jvms::named::pids_of;
 use super::native_options;
 use super::pipeline_options::options;
@@ -30,16 +36,22 @@ use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
 use crate::event_type::EventType;
 use crate::own_process::{SelfUsage, cpu_time};
+use crate::pipeline::off_cpu::OffCpuOptions;
 use crate::pipeline::{Counts, Flushed, Pipeline};
 use crate::profile::model::Batch;
 use allocation_summary::AllocationSummary;
 use hottest_functions::{TopRow, hottest_functions};
 use java_frames::{JavaFrames, ShownBatches};
 use jvm_time::JvmTime;
+use lock_summary::LockSummary;
 use output_files::{OutputFile, SummaryFile};
+use pause_summary::JvmPauseSummary;
 use recording_title::recording_title;
 use target_end::{end_command, have_ended};
+use virtual_threads::{VirtualThreadCounts, VirtualThreadSummary};
 use wait_summary::WaitSummary;
+use wall_clock::{THREAD_LABELS, ThreadSpan, WallClock, wall_batch};
+use wall_summary::WallSummary;
 
 /// Interval of polls for samples, and their longest duration before signals and time are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -49,6 +61,8 @@ const TARGET_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const TOP_METHODS: usize = 10;
 /// Samples of CPU time per second and CPU where they aren't recorded.
 const FINDING_FREQUENCY: u32 = 19;
+/// Shorter waits for locks aren't profiled, where other waits aren't either, ns.
+const LEAST_CONTENTION_NS: u64 = 10_000;
 /// Longest time for the last samples to be processed and named.
 const LAST_SAMPLES_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -72,6 +86,10 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     check_capabilities()?;
     let targets = pids_of(&args.processes)?;
     let recorded = recorded_events(&args.events);
+    if recorded.contains(&EventType::Wall) && targets.is_empty() && args.command.is_empty() {
+        let message = "-e wall needs processes: -p PID or NAME, or a command".to_owned();
+        return Err(UsageError(message).into());
+    }
     let outputs = args.outputs.iter().map(|path| OutputFile::prepare_each(path, &recorded));
     let outputs: Vec<OutputFile> = outputs.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     let json = args.json_file().map(|path| SummaryFile::prepare(path)).transpose()?;
@@ -87,8 +105,21 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     }
     let native = native_options::options(&args.sampling.native)?;
     let filter = (!pids.is_empty()).then(|| pids.clone());
-    let mut pipeline_options = options(&args.sampling, filter, native.clone(), &recorded);
-    if !recorded.contains(&EventType::Cpu) {
+    let sampled = sampled_events(&recorded);
+    let mut pipeline_options = options(&args.sampling, filter, native.clone(), &sampled);
+    if recorded.contains(&EventType::Wall) {
+        pipeline_options.labels.sample_labels = THREAD_LABELS.to_vec();
+        pipeline_options.off_cpu.least_ns = 0;
+        pipeline_options.off_cpu.max_inspections = u64::MAX;
+    }
+    if recorded.contains(&EventType::Lock) && !recorded.contains(&EventType::OffCpu) {
+        let least = &mut pipeline_options.off_cpu.least_ns;
+        // Who has set it means it.
+        if *least == OffCpuOptions::default().least_ns {
+            *least = LEAST_CONTENTION_NS;
+        }
+    }
+    if !sampled.contains(&EventType::Cpu) {
         // JVMs are found by what runs.
         pipeline_options.sampler.frequency = FINDING_FREQUENCY;
     }
@@ -105,12 +136,16 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     if outputs.iter().any(OutputFile::shows_times) {
         pipeline.keep_times();
     }
+    pipeline.keep_pauses();
     let mut child = match paused {
         Some(paused) => {
             Some(paused.resume().map_err(|source| CommandError { program: program(&args), source })?)
         }
         None => None,
     };
+    let wall_clock = recorded.contains(&EventType::Wall).then(|| WallClock::begin(&pids));
+    let waits_are_sampled = sampled.contains(&EventType::OffCpu);
+    let mut virtual_threads = waits_are_sampled.then(VirtualThreadCounts::begin);
     let progress = RecordingProgress::new(args.duration);
     let began = Instant::now();
     let mut next_target_check = began;
@@ -128,6 +163,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             startup_cpu.get_or_insert_with(cpu_time);
         }
         progress.show(began.elapsed(), pipeline.samples());
+        if let Some(virtual_threads) = &mut virtual_threads {
+            virtual_threads.refresh(&mut pipeline);
+        }
         if Instant::now() >= next_target_check {
             next_target_check = Instant::now() + TARGET_CHECK_INTERVAL;
             if have_ended(child.as_mut(), &targets) {
@@ -139,7 +177,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
     };
     progress.finish();
+    let spans = wall_clock.map(|clock| clock.end(&pipeline.pids()));
     pipeline.stop(LAST_SAMPLES_TIMEOUT);
+    let virtual_threads = virtual_threads.map(|counts| counts.end(&mut pipeline)).unwrap_or_default();
     let command = match &mut child {
         Some(child) => Some(end_command(child, &ended).await),
         None => None,
@@ -150,16 +190,19 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         EndReason::Target | EndReason::Time => {}
     }
     native_options::wait_for_debug_files(&native, &mut pipeline).await;
+    let (pauses, began_ns) = (pipeline.take_pauses(), pipeline.window_began_ns());
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
-    let batches = recorded_batches(&recorded, flushed);
+    let batches = recorded_batches(&recorded, &sampled, flushed, spans.as_ref());
     let shown = ShownBatches::new(&batches, args.java);
+    let pauses = pauses.map(|pauses| JvmPauseSummary::of_jvms(&pauses, &batches, began_ns));
+    let lanes = pauses.as_deref().map(JvmPauseSummary::lanes).unwrap_or_default();
     let title = recording_title(&args.command, &targets, &batches);
     let mut written = Vec::new();
     // One output that can't be written loses nothing of the others.
     let mut failed = None;
     for output in outputs {
-        match output.write(&batches, &shown.batches, &title) {
+        match output.write(&batches, &shown.batches, &lanes, &title) {
             Ok(path) => written.push(path),
             Err(error) => {
                 eprintln!("jvmprof: {error:#}");
@@ -167,7 +210,11 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    let summary = RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu);
+    let summary = RecordingSummary {
+        virtual_threads,
+        pauses,
+        ..RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu)
+    };
     let text = serde_json::to_string(&summary)? + "\n";
     if let Some(json) = json {
         failed = json.write(&text).inspect_err(|error| eprintln!("jvmprof: {error:#}")).err().or(failed);
@@ -194,8 +241,20 @@ fn recorded_events(events: &[EventArg]) -> BTreeSet<EventType> {
         EventArg::Cpu => EventType::Cpu,
         EventArg::Alloc => EventType::Allocation,
         EventArg::Offcpu => EventType::OffCpu,
+        EventArg::Lock => EventType::Lock,
+        EventArg::Wall => EventType::Wall,
     };
     events.iter().map(event).collect()
+}
+
+/// Returns the events that samples are taken of.
+fn sampled_events(recorded: &BTreeSet<EventType>) -> BTreeSet<EventType> {
+    let of_event = |event: &EventType| match event {
+        EventType::Wall => vec![EventType::Cpu, EventType::OffCpu],
+        EventType::Lock => vec![EventType::OffCpu, EventType::Lock],
+        event => vec![*event],
+    };
+    recorded.iter().flat_map(of_event).collect()
 }
 
 /// Returns the command's first word.
@@ -203,17 +262,24 @@ fn program(args: &RecordArgs) -> String {
     args.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the profiles of the events that were asked for, in the order of [`EventType::ALL`].
-fn recorded_batches(events: &BTreeSet<EventType>, flushed: Flushed) -> Vec<Batch> {
+/// Returns the profiles of the events that were asked for, in the order of [`EventType`].
+fn recorded_batches(
+    recorded: &BTreeSet<EventType>,
+    sampled: &BTreeSet<EventType>,
+    flushed: Flushed,
+    spans: Option<&HashMap<u32, ThreadSpan>>,
+) -> Vec<Batch> {
     let Batch { start, duration, period, .. } = flushed.batch;
     let empty = |event| Batch { event, start, duration, period, series: Vec::new() };
-    let mut batches: Vec<Batch> = events.iter().copied().map(empty).collect();
+    let mut batches: Vec<Batch> = sampled.iter().copied().map(empty).collect();
     for batch in flushed.into_batches() {
         if let Some(recorded) = batches.iter_mut().find(|recorded| recorded.event == batch.event) {
             recorded.period = batch.period;
             recorded.series.extend(batch.series);
         }
     }
+    batches.extend(spans.and_then(|spans| wall_batch(&batches, spans)));
+    batches.retain(|batch| recorded.contains(&batch.event));
     batches
 }
 
@@ -232,8 +298,18 @@ struct RecordingSummary {
     allocation: Option<AllocationSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     off_cpu: Option<WaitSummary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock: Option<LockSummary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wall: Option<WallSummary>,
+    /// The JVMs with virtual threads, where waits were sampled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    virtual_threads: Vec<VirtualThreadSummary>,
     /// The JVMs whose CPU time was sampled.
     jvms: Vec<JvmTime>,
+    /// When JVMs stopped their threads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pauses: Option<Vec<JvmPauseSummary>>,
     outputs: Vec<PathBuf>,
     duration_ms: u64,
     clock: &'static str,
@@ -289,7 +365,11 @@ impl RecordingSummary {
             top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
             allocation: allocated.map(|batch| AllocationSummary::new(batch, counts)),
             off_cpu: of_event(EventType::OffCpu).map(|batch| WaitSummary::new(batch, &counts.off_cpu)),
+            lock: of_event(EventType::Lock).map(LockSummary::new),
+            wall: of_event(EventType::Wall).map(WallSummary::new),
+            virtual_threads: Vec::new(),
             jvms: of_event(EventType::Cpu).map(JvmTime::of_batch).unwrap_or_default(),
+            pauses: None,
             outputs,
             duration_ms: u64::try_from(batch.duration.as_millis()).unwrap_or(u64::MAX),
             clock: pipeline.clock().as_str(),
@@ -314,6 +394,7 @@ impl RecordingSummary {
             eprintln!("  {count:>8}  {reason}");
         }
         JvmTime::print(&self.jvms);
+        JvmPauseSummary::print(self.pauses.as_deref().unwrap_or_default());
         if let Some(frames) = self.java_frames.filter(|_| self.samples > 0) {
             frames.print(percent);
         }
@@ -329,6 +410,13 @@ impl RecordingSummary {
         }
         if let Some(off_cpu) = &self.off_cpu {
             off_cpu.print();
+        }
+        VirtualThreadSummary::print(&self.virtual_threads);
+        if let Some(lock) = &self.lock {
+            lock.print();
+        }
+        if let Some(wall) = &self.wall {
+            wall.print();
         }
         for path in &self.outputs {
             eprintln!("wrote {}", path.display());

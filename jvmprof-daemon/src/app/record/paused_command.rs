@@ -87,9 +87,7 @@ pub fn exec_gate() -> Option<ExecGate> {
 impl ExecGate {
     /// Waits, then becomes the command. Returns only if that failed.
     pub fn run(self) -> ExitCode {
-        let Some((program, args)) = self.command.split_first() else {
-            return ExitCode::FAILURE;
-        };
+        let Some((program, args)) = self.command.split_first() else { return ExitCode::FAILURE };
         // Without the byte the profiler has died: the command isn't needed any more.
         if wait(self.pipe).is_err() {
             return ExitCode::FAILURE;

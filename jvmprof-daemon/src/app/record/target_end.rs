@@ -86,9 +86,7 @@ pub(super) fn have_ended(child: Option<&mut Child>, pids: &[u32]) -> bool {
 
 /// Returns true if a process exists and isn't a zombie.
 fn is_running(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return false;
-    };
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     // The name before the state may hold anything, also parentheses.
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     !matches!(state, Some('Z' | 'X'))

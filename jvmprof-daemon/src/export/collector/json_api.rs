@@ -164,7 +164,7 @@ pub(super) async fn timeline(
     State(api): State<Api>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<SampleTimeline>, ApiError> {
-    api.index(query, |store, query| SampleTimeline::of(&query.selection, store)).await
+    api.index(query, |store, query| SampleTimeline::of(&query, store)).await
 }
 
 /// The tree of all chosen profiles.

@@ -5,8 +5,10 @@
 //! checked by `parca_validation`, as a whole, before anything of it is stored. The page
 //! ([`page_server`]) asks the `json_api` for a `selection` of time and labels, which
 //! `profile_reader` turns into a call tree or one pprof, and `sample_timeline` into bars. gRPC and
-//! whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2 without TLS.
+//! whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2, with TLS or without,
+//! for everyone or for those with the [`access_token`].
 
+pub mod access_token;
 mod http_body;
 mod json_api;
 mod otlp_receiver;
@@ -31,20 +33,22 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::HeaderValue;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
+use axum::serve::Listener;
+use nix::sys::resource::{Resource, getrlimit};
 use opentelemetry_proto::tonic::collector::profiles::v1development::profiles_service_server::ProfilesServiceServer;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tonic::codec::CompressionEncoding;
 use tonic::server::NamedService as _;
 use tonic::{Code, Status};
 
-use crate::export::listener::{self, ListenerLimits};
+use crate::export::listener::{self, ListenerLimits, WhenFull};
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
+use access_token::AccessToken;
 use otlp_receiver::OtlpReceiver;
 
 pub use profile_reader::ReadLimits;
@@ -75,29 +79,55 @@ pub fn routes(collector: Arc<CollectorService>) -> Router {
         .accept_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(MAX_OTHER_MESSAGE_BYTES);
     let path = |service: &str| format!("/{service}/{{*method}}");
+    let grpc = Router::new()
+        .route_service(&path(ProfileStoreServiceServer::<CollectorService>::NAME), parca)
+        .route_service(&path(ProfilesServiceServer::<OtlpReceiver>::NAME), otlp);
     let slots = Slots::new(REQUEST_TIME);
     Router::new()
         .route(otlp_receiver::HTTP_PATH, post(otlp_receiver::post))
         .route(pyroscope_receiver::PATH, post(pyroscope_receiver::post))
         .layer(DefaultBodyLimit::max(MAX_OTHER_MESSAGE_BYTES))
         .with_state(collector)
-        .route_service(&path(ProfileStoreServiceServer::<CollectorService>::NAME), parca)
-        .route_service(&path(ProfilesServiceServer::<OtlpReceiver>::NAME), otlp)
+        .merge(grpc.layer(middleware::from_fn(require_grpc)))
         .layer(middleware::from_fn_with_state(slots, limit_requests))
 }
 
+/// Refuses whoever doesn't have the token, but for the question whether the collector lives.
+pub fn require_token(router: Router, token: Arc<AccessToken>) -> Router {
+    router.layer(middleware::from_fn_with_state(token, access_token::require))
+}
+
 /// Serves until `shutdown` is ready, then finishes the requests that have begun.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) {
+pub async fn serve<L: Listener>(listener: L, router: Router, shutdown: impl Future<Output = ()> + Send) {
     let refused = Arc::new(AtomicU64::new(0));
-    listener::serve(listener, router, ListenerLimits::default(), Arc::clone(&refused), shutdown).await;
+    // Whoever holds connections open, with a token or without, keeps nobody out.
+    let limits = ListenerLimits {
+        connections: max_connections(),
+        when_full: WhenFull::CloseLongestIdle,
+        ..ListenerLimits::default()
+    };
+    listener::serve(listener, router, limits, Arc::clone(&refused), shutdown).await;
     match refused.load(Ordering::Relaxed) {
         0 => {}
-        refused => tracing::warn!(refused, "connections were refused, since too many were open"),
+        refused => tracing::warn!(refused, "connections were closed, since too many were open"),
     }
+}
+
+/// Returns how many connections may be open: one for each daemon of a large cluster, and half of
+/// the files that this process may have open.
+fn max_connections() -> usize {
+    let (open_files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    usize::try_from(open_files / 2).unwrap_or(usize::MAX).clamp(256, 4096)
+}
+
+/// Refuses calls that only look like gRPC: a page of another site can have a browser send those.
+async fn require_grpc(request: Request, next: Next) -> Response {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+        return next.run(request).await;
+    }
+    (StatusCode::UNSUPPORTED_MEDIA_TYPE, "a gRPC call has the content type application/grpc\n")
+        .into_response()
 }
 
 /// Requests of one kind: how many at a time, and how long each may take.

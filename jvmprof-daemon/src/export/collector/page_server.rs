@@ -1,11 +1,12 @@
 //! The collector's page: its files, its headers, and who may ask.
 //!
-//! Profiles reveal much of a company's code, and a collector on a developer's machine asks nobody
-//! for a password. So a web site that is open in the same browser mustn't read them: no answer
-//! allows other origins, and as long as the collector listens on a loopback address it answers only
-//! to names that mean this machine, which keeps out a site whose name was pointed at 127.0.0.1 (DNS
-//! rebinding). On any other address every name is right, for nobody knows which ones a network has
-//! for it; there a proxy with a login belongs in front.
+//! Profiles reveal much of a company's code, and a collector without a token
+//! ([`super::access_token`]), as on a developer's machine, asks nobody for a password. So a web
+//! site that is open in the same browser mustn't read them: no answer allows other origins, and as
+//! long as the collector listens on a loopback address it answers only to names that mean this
+//! machine, which keeps out a site whose name was pointed at 127.0.0.1 (DNS rebinding). On any
+//! other address every name is right, for nobody knows which ones a network has for it; there it
+//! needs the token.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::net::{IpAddr, SocketAddr};
@@ -33,21 +34,21 @@ macro_rules! asset {
     };
 }
 
+/// Answers while the collector lives, to whoever asks.
+pub(super) const HEALTH_PATH: &str = "/healthz";
+
 const PAGE: Asset = asset!("collector.html");
 
 /// Files that only this page has.
-const OWN: [Asset; 6] = [
+const OWN: [Asset; 7] = [
     asset!("controls.js"),
     asset!("labels.js"),
     asset!("timeline.js"),
+    asset!("timeline_heat.js"),
     asset!("compare_controls.js"),
     asset!("collector.js"),
     asset!("icon.svg"),
 ];
-
-/// Hash of the one style that d3-flame-graph adds to the page by itself; see
-/// `assets/vendor/README.md`.
-const LIBRARY_STYLE: &str = "sha256-PjPkXjWPssRCMzB6p5SnF25xrwIH7ThbVHWlE+SG1DE=";
 
 /// Options of serving the page.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +70,7 @@ pub fn router(store: Arc<Store>, options: PageOptions) -> Router {
         .route("/api/flamegraph", get(json_api::flamegraph))
         .layer(CompressionLayer::new());
     Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route(HEALTH_PATH, get(|| async { "ok\n" }))
         .route("/api/pprof", get(json_api::pprof))
         .merge(compressed)
         .with_state(api)
@@ -114,14 +115,10 @@ fn file(asset: &Asset, headers: &HeaderMap) -> Response {
 }
 
 async fn add_security_headers(mut response: Response) -> Response {
-    let policy = format!(
-        "default-src 'none'; script-src 'self'; style-src 'self' '{LIBRARY_STYLE}'; img-src 'self'; \
-         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    );
+    let policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+                  connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
     let headers = response.headers_mut();
-    if let Ok(policy) = HeaderValue::from_str(&policy) {
-        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
-    }
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     for (name, value) in [
         ("x-content-type-options", "nosniff"),
         ("referrer-policy", "no-referrer"),

@@ -160,6 +160,13 @@ async fn the_timeline_tells_what_the_range_holds() {
         (samples[..40].iter().sum::<f64>() - 5.0).abs() < 1e-6,
         "ten of sixty seconds are 40 of 240 bars"
     );
+    let rows = timeline["rows"].as_array().unwrap();
+    assert!(rows.len() > 1, "{rows:?}");
+    let of_row = |row: &serde_json::Value| {
+        let samples: Vec<f64> = serde_json::from_value(row["samples"].clone()).unwrap();
+        samples.iter().sum::<f64>()
+    };
+    assert!((rows.iter().map(of_row).sum::<f64>() - 10.0).abs() < 1e-6, "rows add up to the bars");
     assert_eq!(timeline["newest_ms"], START + 30_000);
     let earlier = page.json("/api/timeline?from=0&to=1000").await;
     assert_eq!(earlier["newest_ms"], START + 30_000, "an empty range says where samples are");

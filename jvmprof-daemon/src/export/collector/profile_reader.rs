@@ -1,5 +1,7 @@
-//! ProfileReader many stored profiles for one answer, within limits of bytes and time, and no
+//! Reads many stored profiles for one answer, within limits of bytes and time, and no
 //! further than anybody waits for.
+
+mod decode_ahead;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,16 +11,19 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 use serde::Serialize;
 
+use super::sample_timeline::ActivityTimeline;
 use super::selection::{Group, Query, Selection};
-use crate::event_type::ShownUnit;
-use crate::export::store::{ProfileRef, SeriesInfo, Store};
-use crate::profile::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
+use crate::event_type::{EventType, ShownUnit};
+use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store};
+use crate::profile::call_tree::{CallTree, PAGE_NODES, PprofSeries, TreeBuilder};
 use crate::profile::comparison::ComparedSide;
 use crate::profile::gzip;
-use crate::profile::pprof::decode::{DecodeLimits, decode};
+use crate::profile::model::LabelSet;
 use crate::profile::pprof::merge::{MergeLimits, Merger};
 use crate::profile::pprof::{add_cpu_time, sampled_events};
 use crate::proto::pprof::Profile;
+
+use decode_ahead::for_each_profile;
 
 /// Limits of what one request may cost.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +75,9 @@ pub(super) struct FlameGraph {
     /// Profiles that couldn't be read: the answer lacks their samples.
     pub(super) unreadable: usize,
     pub(super) series: usize,
+    /// When the samples were taken, by what JVMs spent them on; `None` where that isn't counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) activities: Option<ActivityTimeline>,
 }
 
 /// What is known of a selection's profiles that were read.
@@ -81,6 +89,7 @@ struct ReadSelection {
     profiles: usize,
     unreadable: usize,
     series: usize,
+    activities: ActivityTimeline,
 }
 
 impl ReadSelection {
@@ -112,6 +121,11 @@ impl ProfileReader {
     pub(super) fn flame_graph(&self, query: &Query) -> Result<FlameGraph, ReadError> {
         let mut builder = TreeBuilder::under(query.under.clone());
         let base = query.base.as_ref();
+        let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
+        let has_activities = unit == ShownUnit::Samples && self.is_cpu_time(query);
+        if has_activities {
+            builder.count_activities();
+        }
         let group = query.group.as_ref().filter(|by| self.has_several(query, by));
         let base = base.map(|base| {
             builder.count_base(true);
@@ -123,7 +137,6 @@ impl ProfileReader {
         let main = self.add_selection(&mut builder, &query.selection, query, group)?;
         let tree = builder.finish(self.limits.nodes);
         let [base_total, total] = tree.totals();
-        let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
         let sides = base.as_ref().map(|base| [base.side(base_total, unit), main.side(total, unit)]);
         Ok(FlameGraph {
             period_ns: main.cpu_time.period_ns(),
@@ -132,6 +145,7 @@ impl ProfileReader {
             profiles: main.profiles,
             unreadable: main.unreadable + base.map_or(0, |base| base.unreadable),
             series: main.series,
+            activities: has_activities.then_some(main.activities),
             tree,
         })
     }
@@ -140,8 +154,15 @@ impl ProfileReader {
     fn has_several(&self, query: &Query, by: &Group) -> bool {
         let selections = std::iter::once(&query.selection).chain(&query.base);
         let series: Vec<_> = selections.flat_map(|of| of.series(&self.store)).collect();
-        let programs: BTreeSet<_> = groups(&series, by).into_values().collect();
+        let programs: BTreeSet<_> = by.names(&series).into_values().collect();
         *by != Group::Program || programs.len() > 1
+    }
+
+    /// Returns true if all that is selected counts CPU time.
+    fn is_cpu_time(&self, query: &Query) -> bool {
+        let cpu = EventType::Cpu.descriptor().series;
+        let is_cpu = |info: &SeriesInfo| info.labels.get(NAME_LABEL).is_some_and(|name| name == cpu);
+        query.selection.series(&self.store).iter().all(is_cpu)
     }
 
     /// Counts the profiles of a selection in the tree.
@@ -154,22 +175,26 @@ impl ProfileReader {
     ) -> Result<ReadSelection, ReadError> {
         let series = selection.series(&self.store);
         let profiles = selection.profiles(&self.store);
-        let groups = group.map(|by| groups(&series, by));
+        let groups = group.map(|by| by.names(&series));
+        let labels: HashMap<&str, &LabelSet> =
+            series.iter().map(|series| (series.fingerprint.as_str(), &series.labels)).collect();
         let sample_type = query.sample_type.as_deref();
+        let mut activities = ActivityTimeline::new(selection.range);
+        builder.take_activity_totals();
         let (mut cpu_time, mut events) = (CpuTime::default(), 0_u64);
-        let (read, unreadable) = self.each(&profiles, |reference, bytes| {
-            let profile = decoded(bytes)?;
+        let (read, unreadable) = self.each(&profiles, |reference, profile| {
             let group = groups.as_ref().and_then(|groups| groups.get(&*reference.fingerprint));
-            builder
-                .add_pprof(&profile, group.map(|group| &**group), sample_type)
-                .map_err(|error| error.to_string())?;
+            let labels = labels.get(&*reference.fingerprint).copied();
+            let series = PprofSeries { group: group.map(|group| &**group), labels, sample_type };
+            builder.add_pprof(&profile, &series).map_err(|error| error.to_string())?;
+            activities.add(reference, builder.take_activity_totals());
             cpu_time.add(reference.samples, profile.period);
             events = events.saturating_add(sampled_events(&profile, sample_type.unwrap_or("samples")));
             Ok(())
         })?;
         let series = series.len();
         let duration_ns = covered_time(&profiles);
-        Ok(ReadSelection { cpu_time, events, duration_ns, profiles: read, unreadable, series })
+        Ok(ReadSelection { cpu_time, events, duration_ns, profiles: read, unreadable, series, activities })
     }
 
     /// # Errors
@@ -179,8 +204,7 @@ impl ProfileReader {
         let limits = MergeLimits::default();
         let mut merger = Merger::new(limits);
         let mut full = false;
-        let (_, unreadable) = self.each(&profiles, |_, bytes| {
-            let mut profile = decoded(bytes)?;
+        let (_, unreadable) = self.each(&profiles, |_, mut profile| {
             add_cpu_time(&mut profile);
             merger.add(&profile).map_err(|error| {
                 full |= error.is_limit_of_the_whole();
@@ -204,12 +228,12 @@ impl ProfileReader {
     fn each(
         &self,
         profiles: &[ProfileRef],
-        mut take: impl FnMut(&ProfileRef, &[u8]) -> Result<(), String>,
+        mut take: impl FnMut(&ProfileRef, Profile) -> Result<(), String>,
     ) -> Result<(usize, usize), ReadError> {
         self.check_size(profiles)?;
         let start = Instant::now();
         let (mut read, mut unreadable) = (0, 0);
-        for reference in profiles {
+        for_each_profile(&self.store, profiles, |reference, profile| {
             if self.is_cancelled.load(Ordering::Relaxed) {
                 return Err(ReadError::Cancelled);
             }
@@ -217,19 +241,16 @@ impl ProfileReader {
                 let seconds = self.limits.time.as_secs();
                 return Err(ReadError::TooSlow { profiles: profiles.len(), seconds });
             }
-            let bytes = self.store.read(reference).map_err(|error| error.to_string());
-            match bytes.and_then(|bytes| take(reference, &bytes)) {
+            match profile.and_then(|profile| take(reference, profile)) {
                 Ok(()) => read += 1,
                 Err(error) => {
                     unreadable += 1;
-                    tracing::warn!(
-                        series = reference.fingerprint,
-                        error,
-                        "stored profile left out of an answer"
-                    );
+                    let series = &*reference.fingerprint;
+                    tracing::warn!(series, error, "stored profile left out of an answer");
                 }
             }
-        }
+            Ok(())
+        })?;
         Ok((read, unreadable))
     }
 
@@ -261,32 +282,6 @@ fn covered_time(profiles: &[ProfileRef]) -> u64 {
         until = until.max(end);
     }
     covered
-}
-
-fn decoded(bytes: &[u8]) -> Result<Profile, String> {
-    decode(bytes, DecodeLimits::default()).map_err(|error| error.to_string())
-}
-
-/// Labels that say which program a series is of, the best first.
-const PROGRAM_LABELS: [&str; 3] = ["jvm_main_class", "comm", "executable"];
-
-/// Returns the group of each series by its fingerprint: the value of one label, or a text that says
-/// that there is none; or its program, if there are several.
-fn groups<'a>(series: &'a [SeriesInfo], by: &Group) -> HashMap<&'a str, String> {
-    let value = |series: &'a SeriesInfo, label: &str| {
-        series.labels.get(label).filter(|value| !value.is_empty()).cloned()
-    };
-    let group = |series: &'a SeriesInfo| {
-        let name = match by {
-            Group::Label(label) => value(series, label).unwrap_or_else(|| format!("(no {label})")),
-            Group::Program => {
-                let found = PROGRAM_LABELS.iter().find_map(|label| value(series, label));
-                found.unwrap_or_else(|| "(no program)".to_owned())
-            }
-        };
-        (series.fingerprint.as_str(), name)
-    };
-    series.iter().map(group).collect()
 }
 
 /// Time that samples stand for, over profiles with different periods.

@@ -17,6 +17,8 @@ use crate::proto::pyroscope::{PushRequest, RawProfileSeries as PushedSeries};
 
 /// The path of the procedure.
 pub(super) const PATH: &str = "/push.v1.PusherService/Push";
+/// Tells Pyroscope's storage how to read values, and is no label of a series.
+const DELTA_LABEL: &str = "__delta__";
 /// The type of bodies. JSON and gRPC aren't taken.
 const PROTOBUF: &str = "application/proto";
 
@@ -54,7 +56,8 @@ pub(super) async fn post(
 }
 
 fn series_of(series: PushedSeries) -> RawProfileSeries {
-    let labels = series.labels.into_iter().map(|label| Label { name: label.name, value: label.value });
+    let labels = series.labels.into_iter().filter(|label| label.name != DELTA_LABEL);
+    let labels = labels.map(|label| Label { name: label.name, value: label.value });
     let sample = |raw_profile| RawSample { raw_profile, executable_info: Vec::new() };
     RawProfileSeries {
         labels: Some(LabelSet { labels: labels.collect() }),

@@ -51,7 +51,12 @@ fn batch_of(event: EventType) -> Batch {
     let stacks = vec![(vec![Arc::clone(&java), libc], 3), (vec![java, inlined(FrameKind::Java, &["a"])], 4)];
     let mut series = series(&[("pid", "7"), ("comm", "java"), ("service_name", "shop")], stacks);
     let label = |name: &str, value: &str| SampleLabel { name: name.into(), value: value.into() };
-    series.samples[0].labels = SampleLabels::new([label("thread_name", "main"), label("wait", "park")]);
+    series.samples[0].labels = SampleLabels::new([
+        label("thread_name", "main"),
+        label("wait", "park"),
+        label("trace_id", "0af7651916cd43dd8448eb211c80319c"),
+        label("span_id", "b7ad6b7169203331"),
+    ]);
     Batch { event, ..batch(vec![series]) }
 }
 
@@ -116,7 +121,7 @@ async fn what_our_sink_pushes_as_to_pyroscope_is_stored_as_it_was_sampled() {
     let (_dir, collector, address) = start(DecodeLimits::default()).await;
     let http = HttpOptions::new(format!("http://{address}"));
     let max_age = Duration::from_secs(1 << 40);
-    let client = PyroscopeClient::new(PyroscopeOptions { http, tenant: None, max_age }).unwrap();
+    let client = PyroscopeClient::new(PyroscopeOptions { max_age, ..PyroscopeOptions::new(http) }).unwrap();
     assert_eq!(client.probe().await, PushOutcome::Stored);
     for event in EventType::ALL {
         for request in pyroscope::requests(&batch_of(event)).unwrap() {
@@ -125,11 +130,13 @@ async fn what_our_sink_pushes_as_to_pyroscope_is_stored_as_it_was_sampled() {
     }
     let stored = collector.store().profiles(TimeRange::ALL, &[Matcher::equal("service_name", "shop")]);
     assert_eq!(stored.len(), EventType::ALL.len());
+    let delta = Matcher::equal("__delta__", "false");
+    assert!(collector.store().profiles(TimeRange::ALL, &[delta]).is_empty(), "it is no label");
     let sum = |event: EventType| {
         let name = Matcher::equal("__name__", event.descriptor().series);
         collector.store().profiles(TimeRange::ALL, &[name]).iter().map(|of| of.samples).sum::<u64>()
     };
-    assert_eq!(EventType::ALL.map(sum), [7, 7, 7]);
+    assert_eq!(EventType::ALL.map(sum), [7; EventType::ALL.len()]);
 }
 
 /// A message of one profile, whose dictionary has texts and one stack only.

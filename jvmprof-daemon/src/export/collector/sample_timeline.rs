@@ -1,12 +1,20 @@
 //! Samples over a time range, for the bars above the flame graph.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
 use serde::Serialize;
 
-use super::selection::{Selection, millis};
-use crate::export::store::{Store, TimeRange};
+use super::selection::{Group, Query, millis};
+use crate::export::store::{ProfileRef, SeriesInfo, Store, TimeRange};
+use crate::profile::call_tree::ActivitySamples;
+use crate::profile::jvm_activity::JVM_ACTIVITIES;
 
 /// Bars of one answer.
 const BARS: usize = 240;
+
+/// Groups with rows of their own: as many as there is room for.
+const ROWS: usize = 12;
 
 #[derive(Debug, Serialize)]
 pub(super) struct SampleTimeline {
@@ -14,24 +22,105 @@ pub(super) struct SampleTimeline {
     step_ms: f64,
     /// Samples in each step.
     samples: Vec<f64>,
+    /// The same by group, or by program without one: those with most samples, then all others.
+    rows: Vec<TimelineRow>,
     /// The end of the newest selected profile of any time, so that an empty range can say where to
     /// look.
     newest_ms: Option<i64>,
 }
 
 impl SampleTimeline {
-    pub(super) fn of(selection: &Selection, store: &Store) -> Self {
+    pub(super) fn of(query: &Query, store: &Store) -> Self {
+        let selection = &query.selection;
         let range = selection.range;
+        let series = selection.series(store);
+        let names = query.group.as_ref().unwrap_or(&Group::Program).names(&series);
+        let mut rows = Rows::new(&series, &names, range);
         let mut bars = Bars::new(range);
         for profile in selection.profiles(store) {
             let start = profile.start.0.saturating_sub(range.start.0) as f64;
-            bars.add(start, profile.duration.as_nanos() as f64, profile.samples as f64);
+            for bars in [&mut bars, rows.of(names.get(&*profile.fingerprint))] {
+                bars.add(start, profile.duration.as_nanos() as f64, profile.samples as f64);
+            }
         }
         Self {
             start_ms: millis(range.start),
             step_ms: bars.step / 1e6,
             samples: bars.samples,
+            rows: rows.finish(),
             newest_ms: selection.newest(store).map(millis),
+        }
+    }
+}
+
+/// The samples of the series of a group.
+#[derive(Debug, Serialize)]
+struct TimelineRow {
+    /// `None`: of all other groups.
+    name: Option<String>,
+    samples: Vec<f64>,
+}
+
+/// The groups that have rows of their own, and the bars of each; the last ones are all others'.
+struct Rows<'a> {
+    places: HashMap<&'a str, usize>,
+    bars: Vec<Bars>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(series: &[SeriesInfo], names: &'a HashMap<&str, String>, range: TimeRange) -> Self {
+        let mut samples: BTreeMap<&str, u64> = BTreeMap::new();
+        for (info, name) in series.iter().filter_map(|info| Some((info, names.get(&*info.fingerprint)?))) {
+            *samples.entry(name).or_default() += info.samples;
+        }
+        let mut heaviest: Vec<_> = samples.into_iter().collect();
+        heaviest.sort_by_key(|(_, samples)| Reverse(*samples));
+        heaviest.truncate(ROWS);
+        let places: HashMap<_, _> = heaviest.into_iter().map(|(name, _)| name).zip(0..).collect();
+        let bars = (0..=places.len()).map(|_| Bars::new(range)).collect();
+        Self { places, bars }
+    }
+
+    fn of(&mut self, name: Option<&String>) -> &mut Bars {
+        let place = name.and_then(|name| self.places.get(name.as_str())).copied();
+        &mut self.bars[place.unwrap_or(self.places.len())]
+    }
+
+    fn finish(self) -> Vec<TimelineRow> {
+        let names: BTreeMap<usize, &str> =
+            self.places.into_iter().map(|(name, place)| (place, name)).collect();
+        let rows = self.bars.into_iter().enumerate().map(|(place, bars)| TimelineRow {
+            name: names.get(&place).map(|name| (*name).to_owned()),
+            samples: bars.samples,
+        });
+        rows.filter(|row| row.name.is_some() || row.samples.iter().any(|samples| *samples > 0.0)).collect()
+    }
+}
+
+/// The same by what JVMs' samples were taken in.
+#[derive(Debug, Serialize)]
+pub(super) struct ActivityTimeline {
+    start_ms: i64,
+    step_ms: f64,
+    /// By activity: samples in each step.
+    samples: Vec<Vec<f64>>,
+    #[serde(skip)]
+    range: TimeRange,
+}
+
+impl ActivityTimeline {
+    pub(super) fn new(range: TimeRange) -> Self {
+        let step_ms = Bars::new(range).step / 1e6;
+        let samples = vec![vec![0.0; BARS]; JVM_ACTIVITIES];
+        Self { start_ms: millis(range.start), step_ms, samples, range }
+    }
+
+    pub(super) fn add(&mut self, profile: &ProfileRef, samples: ActivitySamples) {
+        let start = profile.start.0.saturating_sub(self.range.start.0) as f64;
+        for (row, count) in self.samples.iter_mut().zip(samples).filter(|(_, count)| *count > 0) {
+            let mut bars = Bars { samples: std::mem::take(row), ..Bars::new(self.range) };
+            bars.add(start, profile.duration.as_nanos() as f64, count as f64);
+            *row = bars.samples;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The query of a request of the page: a time range and conditions on labels.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use url::form_urlencoded;
@@ -61,6 +61,30 @@ pub(super) enum Group {
     Label(String),
     /// The main class or else the command, if there are several (`group=auto`).
     Program,
+}
+
+/// Labels that say which program a series is of, the best first.
+const PROGRAM_LABELS: [&str; 3] = ["jvm_main_class", "comm", "executable"];
+
+impl Group {
+    /// Returns the group of each series by its fingerprint: the value of one label, or a text that
+    /// says that there is none; or its program, if there are several.
+    pub(super) fn names<'a>(&self, series: &'a [SeriesInfo]) -> HashMap<&'a str, String> {
+        let value = |series: &'a SeriesInfo, label: &str| {
+            series.labels.get(label).filter(|value| !value.is_empty()).cloned()
+        };
+        let name = |series: &'a SeriesInfo| {
+            let name = match self {
+                Self::Label(label) => value(series, label).unwrap_or_else(|| format!("(no {label})")),
+                Self::Program => {
+                    let found = PROGRAM_LABELS.iter().find_map(|label| value(series, label));
+                    found.unwrap_or_else(|| "(no program)".to_owned())
+                }
+            };
+            (series.fingerprint.as_str(), name)
+        };
+        series.iter().map(name).collect()
+    }
 }
 
 /// A time range, and conditions that all must be fulfilled: at most one of each label and sign.

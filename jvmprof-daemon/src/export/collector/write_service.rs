@@ -79,7 +79,8 @@ impl CollectorService {
         Self { store, limits, unpacking, counters: Arc::default() }
     }
 
-    pub fn store(&self) -> &Arc<Store> {
+    #[cfg(test)]
+    pub(super) fn store(&self) -> &Arc<Store> {
         &self.store
     }
 

@@ -5,6 +5,7 @@
 use std::io;
 use std::time::Duration;
 
+use super::options::MAX_CONCURRENCY;
 use crate::export::otlp::{self, OtlpClient};
 use crate::export::parca::{self, ParcaClient, PushOutcome, PushRequest};
 use crate::export::pyroscope::{self, PyroscopeClient};
@@ -53,6 +54,15 @@ impl Backend {
         match self {
             Self::Parca(_) | Self::Otlp(_) => None,
             Self::Pyroscope(client) => Some(client.max_age()),
+        }
+    }
+
+    /// Returns how many requests may be under way at once.
+    pub(super) fn max_concurrency(&self) -> usize {
+        match self {
+            // They get all series of a window at once.
+            Self::Parca(_) | Self::Otlp(_) => 1,
+            Self::Pyroscope(client) => client.concurrency().clamp(1, MAX_CONCURRENCY),
         }
     }
 

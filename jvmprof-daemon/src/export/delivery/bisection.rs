@@ -60,7 +60,7 @@ pub(super) async fn deliver(
 ) -> SendReport {
     let mut report = SendReport::default();
     let mut parts = VecDeque::from([request]);
-    let (mut refusals, mut failures, mut is_over) = (0, 0, false);
+    let (mut refusals, mut failures, mut is_over, mut has_ended) = (0, 0, false, false);
     while let Some(part) = parts.pop_front() {
         if is_over {
             report.to_retry.push(part);
@@ -68,10 +68,14 @@ pub(super) async fn deliver(
         }
         let outcome = tokio::select! {
             outcome = backend.send(&part) => outcome,
-            () = &mut deadline => PushOutcome::PossiblyLost {
-                code: Code::DeadlineExceeded,
-                message: "the daemon ended before there was an answer".to_owned(),
-            },
+            () = &mut deadline => {
+                // It must not be waited for again.
+                has_ended = true;
+                PushOutcome::PossiblyLost {
+                    code: Code::DeadlineExceeded,
+                    message: "the daemon ended before there was an answer".to_owned(),
+                }
+            }
         };
         report.requests += 1;
         report.sent_bytes += part.bytes() as u64;
@@ -114,7 +118,7 @@ pub(super) async fn deliver(
         };
         report.problem = Some(problem);
         failures += 1;
-        is_over |= !policy.divide || failures >= MAX_FAILURES;
+        is_over |= has_ended || !policy.divide || failures >= MAX_FAILURES;
         if is_over || part.series() == 1 {
             report.to_retry.push(part);
         } else {

@@ -98,19 +98,23 @@ impl<N: Copy> Losses<N> {
     }
 
     fn map<M>(&self, of: impl Fn(N) -> M) -> Losses<M> {
+        self.zip(self, |samples, _| of(samples))
+    }
+
+    fn zip<M>(&self, other: &Self, of: impl Fn(N, N) -> M) -> Losses<M> {
         Losses {
-            refused: of(self.refused),
-            possibly_lost: of(self.possibly_lost),
-            too_old: of(self.too_old),
-            queue_full: of(self.queue_full),
-            undelivered: of(self.undelivered),
-            spool_full: of(self.spool_full),
-            spool_expired: of(self.spool_expired),
-            spool_failed: of(self.spool_failed),
-            spool_damaged: of(self.spool_damaged),
-            unencodable: of(self.unencodable),
-            store_failed: of(self.store_failed),
-            killed: of(self.killed),
+            refused: of(self.refused, other.refused),
+            possibly_lost: of(self.possibly_lost, other.possibly_lost),
+            too_old: of(self.too_old, other.too_old),
+            queue_full: of(self.queue_full, other.queue_full),
+            undelivered: of(self.undelivered, other.undelivered),
+            spool_full: of(self.spool_full, other.spool_full),
+            spool_expired: of(self.spool_expired, other.spool_expired),
+            spool_failed: of(self.spool_failed, other.spool_failed),
+            spool_damaged: of(self.spool_damaged, other.spool_damaged),
+            unencodable: of(self.unencodable, other.unencodable),
+            store_failed: of(self.store_failed, other.store_failed),
+            killed: of(self.killed, other.killed),
         }
     }
 }
@@ -118,23 +122,6 @@ impl<N: Copy> Losses<N> {
 impl<N: Copy + Add<Output = N> + Default> Losses<N> {
     pub fn total(&self) -> N {
         self.iter().fold(N::default(), |sum, (_, samples)| sum + samples)
-    }
-
-    fn plus(&self, other: &Self) -> Self {
-        Self {
-            refused: self.refused + other.refused,
-            possibly_lost: self.possibly_lost + other.possibly_lost,
-            too_old: self.too_old + other.too_old,
-            queue_full: self.queue_full + other.queue_full,
-            undelivered: self.undelivered + other.undelivered,
-            spool_full: self.spool_full + other.spool_full,
-            spool_expired: self.spool_expired + other.spool_expired,
-            spool_failed: self.spool_failed + other.spool_failed,
-            spool_damaged: self.spool_damaged + other.spool_damaged,
-            unencodable: self.unencodable + other.unencodable,
-            store_failed: self.store_failed + other.store_failed,
-            killed: self.killed + other.killed,
-        }
     }
 }
 
@@ -210,7 +197,7 @@ impl DeliveryCounts {
             handed_over: earlier.handed_over + self.handed_over,
             delivered: earlier.delivered + self.delivered,
             delivered_late: earlier.delivered_late + self.delivered_late,
-            losses: earlier.losses.plus(&self.losses),
+            losses: earlier.losses.zip(&self.losses, SamplesByEvent::add),
             spooled: self.spooled,
             orphaned: earlier.orphaned + self.orphaned,
             waiting: self.waiting,

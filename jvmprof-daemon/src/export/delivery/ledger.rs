@@ -1,15 +1,16 @@
 //! A sink's counts on disk, so that the sums hold beyond the end of a daemon that was killed.
 //!
-//! The file holds two slots of 8 KiB, written in turn and each with a checksum: whenever the writer
-//! dies, one is whole. It has its full length from the beginning, so that a full disk doesn't
-//! matter. It isn't synced: what was written outlives the process, and a power cut costs the last
-//! seconds.
+//! The file holds two slots of 16 KiB, written in turn and each with a checksum: whenever the
+//! writer dies, one is whole. It has its full length from the beginning, so that a full disk
+//! doesn't matter. It isn't synced: what was written outlives the process, and a power cut costs
+//! the last seconds.
 //!
 //! A slot is a checksum, a length, and an entry as JSON, with its version. Version 1 had slots of 4
 //! KiB and no counts by event: its numbers are read as samples of CPU time, which was all that was
-//! sampled by default.
+//! sampled by default. Version 2 had slots of 8 KiB and knew a single record in transit.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -21,14 +22,14 @@ use crate::export::spool::{RecordId, SpoolError, SpoolRecovery};
 
 const NAME: &str = "ledger";
 /// The version of entries that are written; later ones aren't read.
-const VERSION: u32 = 2;
-const SLOT_BYTES: usize = 8192;
-/// Distance of slots in version 1: where an entry may begin.
+const VERSION: u32 = 3;
+const SLOT_BYTES: usize = 16_384;
+/// Distance of slots in version 1, a divisor of those since: where an entry may begin.
 const OLD_SLOT_BYTES: usize = 4096;
 const FILE_MODE: u32 = 0o640;
 
 /// The counts of a sink at one time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LedgerEntry {
     /// 0 in the first version, which didn't write it.
@@ -51,8 +52,11 @@ pub struct LedgerEntry {
     pub is_closed: bool,
     /// Samples ever appended to the spool.
     pub(super) appended: SamplesByEvent,
-    /// The record of the spool that is being sent, and its samples.
-    pub(super) sending: Option<(RecordId, SamplesByEvent)>,
+    /// The records of the spool that are being sent, and their samples.
+    pub(super) in_transit: Vec<(RecordId, SamplesByEvent)>,
+    /// The same in version 2, which sent one at a time.
+    #[serde(rename = "sending", skip_serializing)]
+    pub(super) only_in_transit: Option<(RecordId, SamplesByEvent)>,
 }
 
 /// The file.
@@ -85,18 +89,24 @@ impl Ledger {
         }
         if bytes.len() < 2 * SLOT_BYTES {
             bytes.resize(2 * SLOT_BYTES, 0);
-            file.write_all_at(&bytes, 0).map_err(SpoolError::io("write", &path))?;
+            // Without space the next entry has none either, which is reported then.
+            if let Err(error) = file.write_all_at(&bytes, 0) {
+                tracing::error!(path = %path.display(), %error, "the ledger can't be made larger");
+            }
         }
-        let sequence = last.map_or(0, |(_, entry)| entry.sequence);
-        // Both slots of version 1 lie in the first one.
-        let next = last.map_or(0, |(at, _)| if at < SLOT_BYTES { SLOT_BYTES as u64 } else { 0 });
+        let sequence = last.as_ref().map_or(0, |(_, entry)| entry.sequence);
+        // Those of the versions before lie in the first one.
+        let next = last.as_ref().map_or(0, |(at, _)| if *at < SLOT_BYTES { SLOT_BYTES as u64 } else { 0 });
         Ok((Self { path, file, sequence, next }, last.map(|(_, entry)| entry)))
     }
 
     pub(super) fn write(&mut self, entry: &LedgerEntry) -> Result<(), SpoolError> {
         self.sequence += 1;
-        let slot = encode(&LedgerEntry { version: VERSION, sequence: self.sequence, ..*entry })
+        let slot = encode(&LedgerEntry { version: VERSION, sequence: self.sequence, ..entry.clone() })
             .map_err(|error| SpoolError::io("write", &self.path)(error.into()))?;
+        if slot.len() > SLOT_BYTES {
+            return Err(SpoolError::io("write", &self.path)(io::ErrorKind::FileTooLarge.into()));
+        }
         self.file.write_all_at(&slot, self.next).map_err(SpoolError::io("write", &self.path))?;
         self.next = if self.next == 0 { SLOT_BYTES as u64 } else { 0 };
         Ok(())
@@ -109,9 +119,9 @@ fn encode(entry: &LedgerEntry) -> serde_json::Result<Vec<u8>> {
     let mut slot = vec![0; 8];
     slot[0..4].copy_from_slice(&crc32fast::hash(&json).to_le_bytes());
     slot[4..8].copy_from_slice(&u32::try_from(json.len()).unwrap_or(u32::MAX).to_le_bytes());
+    // About 1.5 KB; 10 KB with the most records in transit, if every number had 20 digits. What an
+    // earlier entry left behind it isn't read.
     slot.extend(json);
-    // About 1.5 KB; 4.3 KB if every number had 20 digits.
-    slot.resize(SLOT_BYTES, 0);
     Ok(slot)
 }
 
@@ -122,7 +132,9 @@ fn decode(slot: &[u8]) -> Option<LedgerEntry> {
     if json.is_empty() || crc32fast::hash(json) != u32::from_le_bytes(*crc) {
         return None;
     }
-    serde_json::from_slice(json).ok().filter(|entry: &LedgerEntry| entry.version <= VERSION)
+    let mut entry: LedgerEntry = serde_json::from_slice(json).ok()?;
+    entry.in_transit.extend(entry.only_in_transit.take());
+    (entry.version <= VERSION).then_some(entry)
 }
 
 /// The last entry and its offset.
@@ -162,8 +174,11 @@ impl LedgerEntry {
         (total.waiting, total.in_flight) = (SamplesByEvent::NONE, SamplesByEvent::NONE);
 
         let mut expected = self.run.spooled + moved;
-        if let (Some((_, samples)), Some(delivered)) = (self.sending, found.settled) {
-            let delivered = delivered.min(samples);
+        for (id, samples) in &self.in_transit {
+            let Some((_, delivered)) = found.settled.iter().find(|(settled, _)| settled == id) else {
+                continue;
+            };
+            let (samples, delivered) = (*samples, (*delivered).min(*samples));
             total.delivered += delivered;
             total.delivered_late += delivered;
             total.losses.possibly_lost += samples - delivered;
@@ -185,6 +200,7 @@ mod tests {
     use super::*;
     use crate::event_type::EventType;
     use crate::export::delivery::counts::Losses;
+    use crate::export::delivery::options::MAX_CONCURRENCY;
 
     const OLD: &[u8] = include_bytes!("../../../tests/fixtures/spool-version-1/ledger");
 
@@ -265,13 +281,28 @@ mod tests {
         let total = last.total();
         assert_eq!((total.handed_over, total.delivered, total.spooled), (cpu(24), cpu(3), cpu(20)));
         assert_eq!((total.losses.refused, total.unaccounted()), (cpu(1), 0));
-        ledger.write(&LedgerEntry { taken: both(31), ..last }).expect("written");
+        ledger.write(&LedgerEntry { taken: both(31), ..last.clone() }).expect("written");
         let bytes = std::fs::read(dir.path().join(NAME)).expect("readable");
         assert_eq!(bytes[..OLD.len()], *OLD, "whoever dies while writing has lost nothing");
         for taken_then in 32..36 {
-            ledger.write(&LedgerEntry { taken: both(taken_then), ..last }).expect("written");
+            ledger.write(&LedgerEntry { taken: both(taken_then), ..last.clone() }).expect("written");
             assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(taken_then)));
         }
+    }
+
+    #[test]
+    fn the_record_that_version_2_was_sending_is_known() {
+        let sending = (RecordId { segment: 3, index: 4 }, both(7));
+        let mut json = serde_json::to_value(LedgerEntry { version: 2, ..entry() }).expect("JSON");
+        let fields = json.as_object_mut().expect("an object");
+        fields.remove("in_transit");
+        fields.insert("sending".to_owned(), serde_json::to_value(sending).expect("JSON"));
+        let text = json.to_string();
+        let mut slot = crc32fast::hash(text.as_bytes()).to_le_bytes().to_vec();
+        slot.extend((text.len() as u32).to_le_bytes());
+        slot.extend(text.bytes());
+        let read = decode(&slot).expect("readable");
+        assert_eq!((read.in_transit, read.run), (vec![sending], entry().run));
     }
 
     #[test]
@@ -282,9 +313,10 @@ mod tests {
 
     #[test]
     fn every_entry_fits_into_its_slot() {
-        let sending = Some((RecordId { segment: 1, index: 2 }, both(3)));
+        let samples = SamplesByEvent::of(EventType::Allocation, 3);
+        let in_transit = vec![(RecordId { segment: 1, index: 2 }, samples); MAX_CONCURRENCY];
         // A map for each number of samples, with each event in it.
-        let huge = serde_json::to_string(&LedgerEntry { sending, ..entry() }).expect("JSON");
+        let huge = serde_json::to_string(&LedgerEntry { in_transit, ..entry() }).expect("JSON");
         let each = serde_json::to_string(&both(1)).expect("JSON").len();
         let empty = huge.matches("{}").count() * each;
         let digits = huge.bytes().filter(u8::is_ascii_digit).count();
@@ -296,32 +328,36 @@ mod tests {
     #[test]
     fn what_a_killed_daemon_held_is_accounted_for() {
         assert_eq!((entry().run.unaccounted(), entry().total().unaccounted()), (0, 0));
-        let as_noted = SpoolRecovery { waiting: both(25), appended: both(200), ..SpoolRecovery::default() };
+        let as_noted =
+            || SpoolRecovery { waiting: both(25), appended: both(200), ..SpoolRecovery::default() };
         // 19 weren't handed over yet.
-        let closed = entry().reconcile(&as_noted);
+        let closed = entry().reconcile(&as_noted());
         assert_eq!((closed.losses.killed, closed.losses.possibly_lost), (both(19 + 18), both(12)));
         assert_eq!((closed.spooled, closed.unaccounted()), (both(25), 0));
         // 10 of these had been handed over to the sink that was there before.
-        let closed = LedgerEntry { handed_over_before: both(10), ..entry() }.reconcile(&as_noted);
+        let closed = LedgerEntry { handed_over_before: both(10), ..entry() }.reconcile(&as_noted());
         assert_eq!((closed.losses.killed, closed.unaccounted()), (both(9 + 18), 0));
         // The sink was closed, and the daemon went on.
-        let closed = LedgerEntry { is_closed: true, ..entry() }.reconcile(&as_noted);
+        let closed = LedgerEntry { is_closed: true, ..entry() }.reconcile(&as_noted());
         assert_eq!((closed.losses.killed, closed.unaccounted()), (both(18), 0));
         // 30 had got into the spool since.
-        let moved = SpoolRecovery { waiting: both(55), appended: both(230), ..as_noted };
+        let moved = SpoolRecovery { waiting: both(55), appended: both(230), ..as_noted() };
         let closed = entry().reconcile(&moved);
         assert_eq!((closed.losses.killed, closed.spooled), (both(19), both(55)));
         assert_eq!((closed.losses.possibly_lost, closed.unaccounted()), (SamplesByEvent::NONE, 0));
         // A record was being sent, and isn't sent again.
         let closed =
-            entry().reconcile(&SpoolRecovery { waiting: both(18), interrupted: both(7), ..as_noted });
+            entry().reconcile(&SpoolRecovery { waiting: both(18), interrupted: both(7), ..as_noted() });
         assert_eq!(closed.losses.possibly_lost, both(12 + 7));
         assert_eq!((closed.losses.spool_damaged, closed.unaccounted()), (SamplesByEvent::NONE, 0));
-        // Its answer had come.
-        let sending = Some((RecordId { segment: 1, index: 0 }, both(7)));
-        let settled = SpoolRecovery { waiting: both(18), settled: Some(both(7)), ..as_noted };
-        let closed = LedgerEntry { sending, ..entry() }.reconcile(&settled);
-        assert_eq!((closed.delivered, closed.losses.possibly_lost), (both(57), both(12)));
+        // Of three, two answers had come: one record was stored, of the other a part.
+        let id = |index| RecordId { segment: 1, index };
+        let in_transit = vec![(id(0), both(7)), (id(1), both(2)), (id(2), both(5))];
+        let settled = vec![(id(2), both(4)), (id(0), both(7))];
+        let found = SpoolRecovery { waiting: both(11), settled, interrupted: both(2), ..as_noted() };
+        let closed = LedgerEntry { in_transit, ..entry() }.reconcile(&found);
+        assert_eq!((closed.delivered, closed.losses.possibly_lost), (both(50 + 11), both(12 + 1 + 2)));
+        assert!(closed.losses.spool_damaged.is_none(), "{closed:?}");
         assert_eq!(closed.unaccounted(), 0);
         // Somebody removed the files.
         let closed = entry().reconcile(&SpoolRecovery::default());

@@ -34,7 +34,5 @@ pub(super) async fn append(
 }
 
 fn write(store: &Store, batch: &Batch) -> anyhow::Result<()> {
-    let profiles: Vec<NewProfile> =
-        batch.series.iter().map(|series| NewProfile::of_series(batch, series)).collect::<Result<_, _>>()?;
-    Ok(store.append(&profiles)?)
+    Ok(store.append(&NewProfile::of_batch(batch)?)?)
 }

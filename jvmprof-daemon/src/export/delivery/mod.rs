@@ -3,15 +3,17 @@
 //!
 //! [`Delivery::enqueue`] puts a batch into the queue of each sink. A `remote_sink` has two tasks:
 //! one encodes batches into requests, the other sends them, by `bisection` where the server refuses
-//! a part. Both share a `sink_queue`: the outbox in memory, the spool, and the `counts`, which the
-//! `ledger` keeps on disk so that the sums hold beyond the end of a daemon that was killed. A
-//! `local_sink` writes to the store.
+//! a part, and as `server_state` allows. Both share a `sink_queue`: the outbox in memory, the
+//! spool, and the `counts`, which the `ledger` keeps on disk so that the sums hold beyond the end
+//! of a daemon that was killed. A `local_sink` writes to the store.
 
 mod backend;
 mod bisection;
 mod counts;
 #[cfg(test)]
 mod event_tests;
+#[cfg(test)]
+mod fleet_tests;
 mod ledger;
 mod local_sink;
 mod options;
@@ -20,6 +22,7 @@ mod otlp_tests;
 #[cfg(test)]
 mod pyroscope_tests;
 mod remote_sink;
+mod server_state;
 mod sink_queue;
 #[cfg(test)]
 mod tests;
@@ -39,7 +42,7 @@ use crate::profile::model::Batch;
 pub use backend::Backend;
 pub use counts::{DeliveryCounts, Losses};
 pub use ledger::{LedgerEntry, read as read_ledger};
-pub use options::{DeliveryOptions, SpoolPlan};
+pub use options::{DeliveryOptions, MAX_CONCURRENCY, SpoolPlan};
 
 use sink_queue::SinkQueue;
 

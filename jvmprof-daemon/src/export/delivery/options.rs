@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The most requests that a sink may have under way: the ledger has room for so many.
+pub const MAX_CONCURRENCY: usize = 32;
+
 /// Options of a remote sink.
 #[derive(Clone, Debug)]
 pub struct DeliveryOptions {

@@ -160,3 +160,20 @@ async fn a_partial_success_of_several_series_may_have_stored_any_of_them() {
     assert_eq!((counts.delivered, counts.losses.possibly_lost), (0, 6), "{counts:?}");
     end(delivery).await;
 }
+
+#[tokio::test]
+async fn a_request_that_is_divided_ends_with_the_daemon() {
+    // It accepts connections and never answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let http = HttpOptions::new(format!("http://{}", silent.local_addr().expect("bound")));
+    let protocol = OtlpProtocol::Http;
+    let client = OtlpClient::new(OtlpOptions { http, protocol, headers: Vec::new(), compress: true });
+    let backend = Backend::Otlp(client.expect("valid"));
+    let request = backend.encode(&batch_of(4)).expect("encoded").pop().expect("a request");
+    let samples = request.samples_by_event();
+    assert!(request.series() > 1);
+    let policy = bisection::FailurePolicy { send_again: true, divide: true };
+    let deadline = std::pin::pin!(async {});
+    let report = bisection::deliver(&backend, request, policy, deadline).await;
+    assert_eq!((report.retry_samples(), report.requests), (samples, 1));
+}

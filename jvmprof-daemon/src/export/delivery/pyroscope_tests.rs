@@ -1,5 +1,7 @@
 //! The whole way of batches to Pyroscope: what it answers, how old they are, and its end.
 
+use std::sync::atomic::Ordering;
+
 use super::tests::{batch_of, dead_address, end, noted, options, until};
 use super::*;
 use crate::export::http_client::HttpOptions;
@@ -72,7 +74,9 @@ async fn each_answer_is_treated_as_the_documented_table_says() {
             other => panic!("{other:?} is nothing that is done"),
         };
         assert_eq!(sums, expected, "{status} {body}: {counts:?}");
-        assert_eq!(counts.delivered_late > 0, done == "sent again", "{status} {body}: {counts:?}");
+        // What waits behind a failure comes out of the spool.
+        let is_failure = ["sent again", "possibly lost"].contains(&done.as_str());
+        assert_eq!(counts.delivered_late > 0, is_failure, "{status} {body}: {counts:?}");
         // The scripted server doesn't keep what it answers by its script.
         let received = if done == "delivered" { counts.delivered - 1 } else { counts.delivered };
         assert_eq!(server.samples(), received, "{status} {body}");
@@ -125,4 +129,127 @@ async fn a_server_that_is_killed_and_comes_back_has_what_the_account_says() {
     assert_eq!(server.samples(), counts.delivered, "{counts:?}");
     assert_eq!(counts.delivered + counts.losses.total(), counts.handed_over);
     assert!(counts.delivered_late > 0, "{counts:?}");
+}
+
+/// A client with room for so many requests at once.
+fn concurrent(address: impl std::fmt::Display, concurrency: usize) -> PyroscopeClient {
+    let http = HttpOptions::new(format!("http://{address}"));
+    let options = PyroscopeOptions { max_age: ALL_AGES, concurrency, ..PyroscopeOptions::new(http) };
+    PyroscopeClient::new(options).expect("valid")
+}
+
+#[tokio::test]
+async fn a_server_that_answers_late_gets_several_requests_at_once_and_never_more() {
+    for concurrency in [1, 8] {
+        let server = ScriptedPyroscope::slow(Duration::from_millis(40));
+        let client = concurrent(server.serve().await, concurrency);
+        let delivery = to_client(client, options(None));
+        delivery.enqueue(batch_of(40));
+        let counts = until(&delivery, |counts| counts.delivered == 820).await;
+        assert_eq!((counts.requests, counts.in_flight, counts.losses.total()), (40, 0, 0));
+        let most = server.most_under_way.load(Ordering::SeqCst);
+        assert!(most <= concurrency && (most > 1) == (concurrency > 1), "{most} of {concurrency}");
+        assert_eq!(server.samples(), 820);
+        end(delivery).await;
+    }
+}
+
+#[tokio::test]
+async fn a_spool_is_sent_to_a_late_server_by_several_requests_at_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let all = options(Some(dir.path()));
+    let delivery = to_client(concurrent(dead_address().await, 8), all.clone());
+    delivery.enqueue(batch_of(40));
+    until(&delivery, |counts| counts.spooled == 820).await;
+    end(delivery).await;
+    let server = ScriptedPyroscope::slow(Duration::from_millis(40));
+    let delivery = to_client(concurrent(server.serve().await, 8), all);
+    let counts = until(&delivery, |counts| counts.spooled == 0).await;
+    assert_eq!((counts.delivered, counts.delivered_late, counts.requests), (820, 820, 40));
+    let most = server.most_under_way.load(Ordering::SeqCst);
+    assert!((2..=8).contains(&most), "{most}");
+    assert_eq!(server.samples(), 820);
+    end(delivery).await;
+    let total = noted(dir.path());
+    assert_eq!((total.handed_over, total.delivered, total.losses.total()), (820, 820, 0));
+}
+
+#[tokio::test]
+async fn a_late_server_that_is_killed_leaves_what_was_under_way_open_and_nothing_else() {
+    for send_again in [false, true] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (server, address) = (ScriptedPyroscope::slow(Duration::from_millis(40)), dead_address().await);
+        let mut running = run_at(&server, address).await;
+        let options = DeliveryOptions { send_again, ..options(Some(dir.path())) };
+        let delivery = to_client(concurrent(address, 8), options);
+        for _ in 0..3 {
+            delivery.enqueue(batch_of(30));
+            // Among them some that are under way.
+            until(&delivery, |counts| counts.in_flight > 0).await;
+            running.shutdown_background();
+            until(&delivery, |counts| counts.waiting == 0).await;
+            running = run_at(&server, address).await;
+            until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+        }
+        let counts = end(delivery).await.of_all_events();
+        running.shutdown_background();
+        assert_eq!(counts.handed_over, 3 * 465);
+        assert_eq!(counts.delivered + counts.losses.possibly_lost, counts.handed_over, "{counts:?}");
+        let received = server.samples();
+        let open = counts.losses.possibly_lost + counts.possibly_twice;
+        assert!(open > 0, "{counts:?}");
+        assert!((counts.delivered..=counts.delivered + open).contains(&received), "{received} {counts:?}");
+        assert_eq!(counts.losses.possibly_lost > 0, !send_again, "{counts:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_daemon_after_a_killed_one_counts_each_request_that_was_under_way() {
+    let (dir, copy) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let all = options(Some(dir.path()));
+    let delivery = to_client(concurrent(dead_address().await, 4), all.clone());
+    delivery.enqueue(batch_of(10));
+    until(&delivery, |counts| counts.spooled == 55).await;
+    end(delivery).await;
+    // Four requests are answered, so that four are under way; then nobody answers any more.
+    let server = ScriptedPyroscope::slow_after(4);
+    let delivery = to_client(concurrent(server.serve().await, 4), all);
+    let all_under_way = || {
+        let entry = read_ledger(dir.path()).expect("readable").expect("an entry");
+        (entry.run.requests == 4 && entry.in_transit.len() == 4).then_some(entry)
+    };
+    let killed = loop {
+        if let Some(entry) = all_under_way() {
+            break entry.total().of_all_events();
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    // What a killed daemon leaves.
+    for file in std::fs::read_dir(dir.path()).expect("a folder").flatten() {
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).expect("copied");
+    }
+    drop(delivery);
+    let next = to_client(concurrent(dead_address().await, 4), options(Some(copy.path())));
+    let counts = next.counts()[0].1.of_all_events();
+    end(next).await;
+    let total = noted(copy.path());
+    assert_eq!((total.handed_over, total.delivered), (55, killed.delivered));
+    assert_eq!(total.losses.total(), total.losses.possibly_lost, "{total:?}");
+    assert_eq!(killed.spooled - counts.spooled, total.losses.possibly_lost);
+    assert_eq!(counts.found, counts.spooled);
+    assert!(total.losses.possibly_lost >= 1 + 2 + 3 + 4, "{total:?}");
+}
+
+#[tokio::test]
+async fn answers_that_ask_for_time_are_one_failure_and_nothing_of_the_rest_is_lost() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let limited = r#"{"code":"resource_exhausted","message":"push rate limit (4.0 MiB) exceeded"}"#;
+    let steps = [(429, limited); 12];
+    let server = ScriptedPyroscope::new(&steps);
+    let delivery = to_client(concurrent(server.serve().await, 8), options(Some(dir.path())));
+    delivery.enqueue(batch_of(30));
+    let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+    assert_eq!((counts.delivered, counts.losses.total()), (465, 0), "{counts:?}");
+    assert_eq!((server.samples(), counts.failed_requests), (465, 12));
+    end(delivery).await;
 }

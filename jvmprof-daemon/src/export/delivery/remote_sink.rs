@@ -3,22 +3,25 @@
 //! Fresh requests go first. When the server doesn't take one, nothing is sent for a while, and what
 //! comes in meanwhile goes to the spool. Then an empty request asks whether the server is back,
 //! because an answer that doesn't come would cost samples otherwise. The spool is sent oldest
-//! first, at a bounded rate beside what is fresh.
+//! first, at a bounded rate beside what is fresh. How many requests are under way at once is the
+//! backend's matter, and what `server_state` believes that the server can take.
 //!
 //! A request that fails although the server has just answered holds up no other: it waits behind
 //! them, is divided until what isn't taken stands alone, and is refused in the end.
 
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::backend::Backend;
 use super::bisection::{self, FailurePolicy, SendReport};
-use super::options::DeliveryOptions;
+use super::server_state::{ServerState, Ticket};
 use super::sink_queue::{QueueState, SinkQueue, pause_after};
 use crate::event_type::SamplesByEvent;
 use crate::export::parca::{PushOutcome, PushRequest};
@@ -54,19 +57,19 @@ pub(super) async fn encode(
 
 /// Sends until no more comes, and at the end puts the rest into the spool.
 pub(super) async fn send(sink_queue: Arc<SinkQueue>, backend: Backend) {
-    let backoff = backoff(&sink_queue.options);
     let now = Instant::now();
     // What an earlier daemon left isn't put at stake for a server of which nothing is known yet.
     let retry_at = (!sink_queue.state().counts.spooled.is_none()).then_some(now);
+    let server = ServerState::new(&sink_queue.options, backend.max_concurrency(), retry_at);
     let mut sender = Sender {
         sink_queue,
         backend,
-        backoff,
+        server,
+        under_way: JoinSet::new(),
+        bytes_under_way: 0,
+        answer_time: Duration::ZERO,
         next_spooled: now,
         next_retry: now,
-        retry_at,
-        probe_answered: false,
-        delivered_since_failure: false,
     };
     sender.run().await;
 }
@@ -75,25 +78,43 @@ pub(super) async fn send(sink_queue: Arc<SinkQueue>, backend: Backend) {
 struct Sender {
     sink_queue: Arc<SinkQueue>,
     backend: Backend,
-    backoff: ExponentialBackoff,
+    server: ServerState,
+    under_way: JoinSet<Attempt>,
+    /// Bytes of these requests.
+    bytes_under_way: usize,
+    /// How long the last request took that was delivered.
+    answer_time: Duration,
     /// The time from which the spool may be sent.
     next_spooled: Instant,
     /// The time from which a request may be retried that wasn't taken while others were.
     next_retry: Instant,
-    /// The time at which a server that doesn't take anything is probed again.
-    retry_at: Option<Instant>,
-    /// The last thing was an answer to an empty request.
-    probe_answered: bool,
-    /// Something was delivered since the last failure.
-    delivered_since_failure: bool,
+}
+
+/// A request that was sent, and what became of it.
+#[derive(Debug)]
+struct Attempt {
+    origin: Origin,
+    ticket: Ticket,
+    tries: u32,
+    bytes: usize,
+    took: Duration,
+    report: SendReport,
+}
+
+/// Where a request came from, and where it is accounted for.
+#[derive(Debug)]
+enum Origin {
+    /// Its samples.
+    Memory(SamplesByEvent),
+    Spool(RecordInFlight),
 }
 
 /// A series that failed so often by itself, others being taken each time in between, is refused.
 /// With the longest delay between two tries that takes five minutes.
 const MAX_TRIES: u32 = 10;
 
-/// Longest time that a server's `Retry-After` is kept to: a day there may be a mistake.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+/// Requests under way take as much memory and at most one request more.
+const MAX_BYTES_UNDER_WAY: usize = 4 << 20;
 
 /// The next thing to do.
 enum SenderAction {
@@ -108,25 +129,23 @@ enum SenderAction {
     End,
 }
 
-fn backoff(options: &DeliveryOptions) -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_jitter()
-        .with_min_delay(options.first_delay)
-        .with_max_delay(options.max_delay)
-        .without_max_times()
-        .build()
-}
-
 impl Sender {
     async fn run(&mut self) {
         loop {
             match self.next_action() {
-                SenderAction::Send(request) => self.send(request).await,
-                SenderAction::Spooled { is_retry } => self.send_spooled(is_retry).await,
+                SenderAction::Send(request) => self.begin_fresh(request).await,
+                SenderAction::Spooled { is_retry } => self.begin_spooled(is_retry).await,
                 SenderAction::Probe => self.probe().await,
                 SenderAction::Wait(until) => self.wait(until).await,
                 SenderAction::End => break,
             }
+            while let Some(attempt) = self.under_way.try_join_next() {
+                self.conclude(attempt).await;
+            }
+        }
+        // Each of them gives up at the same time.
+        while let Some(attempt) = self.under_way.join_next().await {
+            self.conclude(attempt).await;
         }
         // What is being encoded now comes too late to be sent, not to be kept.
         while !self.sink_queue.state().is_complete {
@@ -140,22 +159,28 @@ impl Sender {
     fn next_action(&self) -> SenderAction {
         let now = Instant::now();
         let mut state = self.sink_queue.state();
-        let is_ending = self.sink_queue.closing.borrow().is_some();
-        let is_over = self.sink_queue.closing.borrow().is_some_and(|until| now >= until);
-        if is_over
-            || (is_ending
-                && state.is_complete
-                && (state.outbox.is_empty() || state.is_down && self.sink_queue.disk.is_some()))
-        {
+        let closing = *self.sink_queue.closing.borrow();
+        let has_spool = self.sink_queue.disk.is_some();
+        if closing.is_some_and(|until| now >= until) {
             return SenderAction::End;
+        }
+        // An answer that comes too late leaves a request possibly lost that the spool could keep.
+        let is_too_late = closing.is_some_and(|until| has_spool && now + self.answer_time >= until);
+        let is_ending = closing.is_some();
+        let is_done = state.is_complete && (state.outbox.is_empty() || state.is_down && has_spool);
+        if is_too_late || is_ending && is_done {
+            return if self.under_way.is_empty() { SenderAction::End } else { SenderAction::Wait(None) };
         }
         let has_spooled = state.has_spooled() && !is_ending;
         let has_retries = state.has_retries() && !is_ending;
-        match self.retry_at {
+        match self.server.retry_at() {
             Some(until) if now < until => return SenderAction::Wait(Some(until)),
             Some(_) if has_spooled || has_retries || !state.outbox.is_empty() => return SenderAction::Probe,
             Some(_) => return SenderAction::Wait(None),
             None => {}
+        }
+        if !self.has_room() {
+            return SenderAction::Wait(None);
         }
         if let Some(request) = state.pop_fresh() {
             return in_flight(&mut state, request);
@@ -173,48 +198,41 @@ impl Sender {
         SenderAction::Wait(spooled.into_iter().chain(has_retries.then_some(self.next_retry)).min())
     }
 
-    async fn wait(&self, until: Option<Instant>) {
+    fn has_room(&self) -> bool {
+        let count = self.under_way.len();
+        count == 0 || self.server.has_room(count) && self.bytes_under_way < MAX_BYTES_UNDER_WAY
+    }
+
+    async fn wait(&mut self, until: Option<Instant>) {
         let far = Instant::now() + Duration::from_secs(3600);
         let mut closing = self.sink_queue.closing.subscribe();
         let is_closing = closing.borrow_and_update().is_some();
-        tokio::select! {
-            () = self.sink_queue.changed.notified() => {}
-            () = tokio::time::sleep_until(until.unwrap_or(far)) => {}
-            _ = closing.changed(), if !is_closing => {}
-            () = self.sink_queue.deadline(), if is_closing => {}
+        let attempt = tokio::select! {
+            Some(attempt) = self.under_way.join_next() => Some(attempt),
+            () = self.sink_queue.changed.notified() => None,
+            () = tokio::time::sleep_until(until.unwrap_or(far)) => None,
+            _ = closing.changed(), if !is_closing => None,
+            () = self.sink_queue.deadline(), if is_closing => None,
+        };
+        if let Some(attempt) = attempt {
+            self.conclude(attempt).await;
         }
     }
 
-    async fn send(&mut self, request: PushRequest) {
-        let samples = request.samples_by_event();
+    async fn begin_fresh(&mut self, request: PushRequest) {
         self.sink_queue.save_ledger().await;
-        let report = self.attempt(request).await;
-        {
-            let mut state = self.sink_queue.state();
-            let counts = &mut state.counts;
-            counts.in_flight -= samples;
-            counts.waiting -= samples - report.retry_samples();
-            counts.delivered += report.delivered;
-            counts.losses.refused += report.refused;
-            counts.losses.too_old += report.too_old;
-            counts.losses.possibly_lost += report.possibly_lost;
-        }
-        if !report.to_retry.is_empty() {
-            self.sink_queue.requeue(report.to_retry).await;
-            if self.retry_at.is_some() {
-                self.sink_queue.spool_outbox().await;
-            }
-        }
-        self.sink_queue.save_ledger().await;
+        let origin = Origin::Memory(request.samples_by_event());
+        self.begin(request, origin).await;
     }
 
-    async fn send_spooled(&mut self, is_retry: bool) {
-        let mut taken = match self.sink_queue.take_spooled(is_retry).await {
+    async fn begin_spooled(&mut self, is_retry: bool) {
+        let taken = match self.sink_queue.take_spooled(is_retry).await {
             Ok(Some(taken)) => taken,
             Ok(None) => return,
             Err(error) => {
                 tracing::error!(sink = self.sink_queue.name, %error, "the spool can't be read, it will be tried again");
-                self.next_spooled = Instant::now() + self.sink_queue.options.max_delay;
+                let again = Instant::now() + self.sink_queue.options.max_delay;
+                (self.next_spooled, self.next_retry) = (again, again);
                 return;
             }
         };
@@ -233,21 +251,120 @@ impl Sender {
                 .await;
         };
         request.tries = taken.tries;
-        let (begun, bytes) = (Instant::now(), request.bytes());
-        let report = self.attempt(request).await;
-        if let (Some(disk), true) = (&self.sink_queue.disk, report.requests > 0) {
-            self.next_spooled = begun + pause_after(bytes, &disk.plan);
+        let taken = RecordInFlight { body: Vec::new(), ..taken };
+        self.begin(request, Origin::Spool(taken)).await;
+    }
+
+    /// Sends a request, without waiting for the answer.
+    async fn begin(&mut self, request: PushRequest, origin: Origin) {
+        if self.is_too_old(&request) {
+            let report = SendReport { too_old: request.samples_by_event(), ..SendReport::default() };
+            return self.account(origin, report).await;
         }
-        match &report.to_retry[..] {
-            [whole] if whole.samples == taken.samples => {
-                taken.tries = whole.tries;
-                self.sink_queue.record_result(taken, None, |_| {}).await;
+        let (tries, bytes) = (request.tries, request.bytes());
+        if let (Some(disk), Origin::Spool(_)) = (&self.sink_queue.disk, &origin) {
+            self.next_spooled = Instant::now() + pause_after(bytes, &disk.plan);
+        }
+        let policy = FailurePolicy {
+            send_again: self.sink_queue.options.send_again,
+            divide: tries > 0 && self.server.has_delivered(),
+        };
+        let ticket = self.server.begin();
+        let (backend, sink_queue) = (self.backend.clone(), Arc::clone(&self.sink_queue));
+        self.bytes_under_way += bytes;
+        self.under_way.spawn(async move {
+            let begun = Instant::now();
+            let deadline = pin!(sink_queue.deadline());
+            let samples = request.samples_by_event();
+            let delivery = AssertUnwindSafe(bisection::deliver(&backend, request, policy, deadline));
+            // What it holds is accounted for whatever happens to it.
+            let report = delivery.catch_unwind().await.unwrap_or_else(|_| SendReport {
+                possibly_lost: samples,
+                problem: Some("sending it broke down".to_owned()),
+                ..SendReport::default()
+            });
+            Attempt { origin, ticket, tries, bytes, took: begun.elapsed(), report }
+        });
+    }
+
+    /// Learns from the end of a request whether it is the server's fault or its own if it failed,
+    /// and accounts for its samples.
+    async fn conclude(&mut self, attempt: Result<Attempt, JoinError>) {
+        let Attempt { mut origin, ticket, tries, bytes, took, mut report } = match attempt {
+            Ok(attempt) => attempt,
+            Err(error) => {
+                tracing::error!(sink = self.sink_queue.name, %error, "sending a request broke down");
+                return;
             }
-            _ => self.record_result(taken, report).await,
+        };
+        self.bytes_under_way = self.bytes_under_way.saturating_sub(bytes);
+        {
+            let mut state = self.sink_queue.state();
+            let counts = &mut state.counts;
+            counts.requests += report.requests;
+            counts.sent_bytes += report.sent_bytes;
+            counts.failed_requests += report.failed;
+            counts.divided_requests += report.divided;
+            counts.possibly_twice += report.possibly_twice;
+        }
+        if !report.delivered.is_none() {
+            self.answer_time = took;
+            self.server.note_delivered(ticket);
+        }
+        let is_request_failure = (ticket.is_after_probe || tries > 0) && report.possibly_lost.is_none();
+        match report.problem.clone() {
+            // A server that asks for time says that the reason is its own.
+            Some(problem) if is_request_failure && report.retry_after.is_none() => {
+                self.schedule_retry(&problem, &mut report);
+            }
+            Some(problem) => self.note_failure(Some(ticket), &problem, report.retry_after),
+            None => {
+                if self.server.is_current(ticket) {
+                    self.sink_queue.state().is_down = false;
+                }
+            }
+        }
+        if let (Origin::Spool(taken), [whole]) = (&mut origin, &report.to_retry[..])
+            && whole.samples == taken.samples
+        {
+            taken.tries = whole.tries;
+        }
+        self.account(origin, report).await;
+        if self.server.retry_at().is_some() {
+            self.sink_queue.spool_outbox().await;
         }
     }
 
-    async fn record_result(&self, taken: RecordInFlight, report: SendReport) {
+    async fn account(&self, origin: Origin, report: SendReport) {
+        match origin {
+            Origin::Memory(samples) => self.account_fresh(samples, report).await,
+            Origin::Spool(taken) => match &report.to_retry[..] {
+                [whole] if whole.samples == taken.samples => {
+                    self.sink_queue.record_result(taken, None, |_| {}).await;
+                }
+                _ => self.account_spooled(taken, report).await,
+            },
+        }
+    }
+
+    async fn account_fresh(&self, samples: SamplesByEvent, report: SendReport) {
+        {
+            let mut state = self.sink_queue.state();
+            let counts = &mut state.counts;
+            counts.in_flight -= samples;
+            counts.waiting -= samples - report.retry_samples();
+            counts.delivered += report.delivered;
+            counts.losses.refused += report.refused;
+            counts.losses.too_old += report.too_old;
+            counts.losses.possibly_lost += report.possibly_lost;
+        }
+        if !report.to_retry.is_empty() {
+            self.sink_queue.requeue(report.to_retry).await;
+        }
+        self.sink_queue.save_ledger().await;
+    }
+
+    async fn account_spooled(&self, taken: RecordInFlight, report: SendReport) {
         let to_retry = report.retry_samples();
         let SendReport { delivered, refused, too_old, possibly_lost, .. } = report;
         let count = move |counts: &mut super::DeliveryCounts| {
@@ -261,46 +378,6 @@ impl Sender {
         self.sink_queue.record_result(taken, Some(delivered.total()), count).await;
         // A part of it, behind the others: the next ones needn't wait for it.
         self.sink_queue.requeue(report.to_retry).await;
-    }
-
-    /// Sends a request, and finds out whether it is the server's fault or its own if it fails.
-    async fn attempt(&mut self, request: PushRequest) -> SendReport {
-        if self.is_too_old(&request) {
-            return SendReport { too_old: request.samples_by_event(), ..SendReport::default() };
-        }
-        let tries = request.tries;
-        let policy = FailurePolicy {
-            send_again: self.sink_queue.options.send_again,
-            divide: tries > 0 && self.delivered_since_failure,
-        };
-        let mut report = {
-            let deadline = pin!(self.sink_queue.deadline());
-            bisection::deliver(&self.backend, request, policy, deadline).await
-        };
-        {
-            let mut state = self.sink_queue.state();
-            let counts = &mut state.counts;
-            counts.requests += report.requests;
-            counts.sent_bytes += report.sent_bytes;
-            counts.failed_requests += report.failed;
-            counts.divided_requests += report.divided;
-            counts.possibly_twice += report.possibly_twice;
-        }
-        let is_request_failure = (self.probe_answered || tries > 0) && report.possibly_lost.is_none();
-        self.probe_answered = false;
-        let has_delivered = !report.delivered.is_none();
-        self.delivered_since_failure |= has_delivered;
-        if has_delivered {
-            self.backoff = backoff(&self.sink_queue.options);
-        }
-        match report.problem.clone() {
-            // A server that asks for time says that the reason is its own.
-            Some(problem) if is_request_failure && report.retry_after.is_none() => {
-                self.schedule_retry(&problem, &mut report);
-            }
-            problem => self.update_backoff(problem, report.retry_after),
-        }
-        report
     }
 
     /// Returns true if the server wouldn't take a request any more; that is logged.
@@ -323,9 +400,9 @@ impl Sender {
     /// The server answers, and doesn't take this: it is sent again after the others, which needn't
     /// wait for it, and is refused after too many tries.
     fn schedule_retry(&mut self, problem: &str, report: &mut SendReport) {
-        let delivered_since_failure = std::mem::take(&mut self.delivered_since_failure);
+        let has_delivered = self.server.take_has_delivered();
         for request in &mut report.to_retry {
-            request.tries = (request.tries + u32::from(delivered_since_failure)).max(1);
+            request.tries = (request.tries + u32::from(has_delivered)).max(1);
         }
         let is_exhausted = |request: &mut PushRequest| request.tries >= MAX_TRIES && request.series() == 1;
         for request in report.to_retry.extract_if(.., is_exhausted) {
@@ -341,7 +418,7 @@ impl Sender {
             report.refused += request.samples_by_event();
         }
         self.next_retry = Instant::now() + self.sink_queue.options.max_delay;
-        self.sink_queue.state().is_down = false;
+        self.sink_queue.state().is_down = self.server.retry_at().is_some();
         let samples = report.retry_samples().total();
         tracing::warn!(
             sink = self.sink_queue.name,
@@ -351,28 +428,17 @@ impl Sender {
         );
     }
 
-    /// Notes whether the server takes requests. After a failure nothing is sent for a while, and
-    /// not before the time that the server asks for.
-    fn update_backoff(&mut self, problem: Option<String>, retry_after: Option<Duration>) {
-        let mut state = self.sink_queue.state();
-        state.is_down = problem.is_some();
-        drop(state);
-        self.retry_at = None;
-        if let Some(problem) = problem {
-            self.delivered_since_failure = false;
-            // The back-off on top of it, because daemons that were asked together needn't come
-            // together.
-            let asked = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
-            let delay = asked + self.backoff.next().unwrap_or(self.sink_queue.options.max_delay);
-            self.retry_at = Some(Instant::now() + delay);
-            let kept = if self.sink_queue.disk.is_some() { "in the spool" } else { "in memory" };
-            tracing::warn!(
-                sink = self.sink_queue.name,
-                problem,
-                ?delay,
-                "the server doesn't take profiles: they are kept {kept}"
-            );
-        }
+    /// The server doesn't take a request, or (without a ticket) an empty one.
+    fn note_failure(&mut self, ticket: Option<Ticket>, problem: &str, retry_after: Option<Duration>) {
+        let Some(delay) = self.server.note_failure(ticket, retry_after, Instant::now()) else { return };
+        self.sink_queue.state().is_down = true;
+        let kept = if self.sink_queue.disk.is_some() { "in the spool" } else { "in memory" };
+        tracing::warn!(
+            sink = self.sink_queue.name,
+            problem,
+            ?delay,
+            "the server doesn't take profiles: they are kept {kept}"
+        );
     }
 
     /// Returns true if the server is back, without a sample at stake.
@@ -386,14 +452,14 @@ impl Sender {
             PushOutcome::Stored | PushOutcome::Refused { .. } => {
                 let spooled = self.sink_queue.state().counts.spooled.total();
                 tracing::info!(sink = self.sink_queue.name, spooled, "the server answers again");
-                (self.retry_at, self.probe_answered) = (None, true);
+                self.server.note_probe_answered();
                 self.sink_queue.state().is_down = false;
             }
             PushOutcome::PossiblyLost { code, message } => {
-                self.update_backoff(Some(format!("{code:?}: {message}")), None);
+                self.note_failure(None, &format!("{code:?}: {message}"), None);
             }
             PushOutcome::NotStored { message, retry_after } => {
-                self.update_backoff(Some(message), retry_after);
+                self.note_failure(None, &message, retry_after);
             }
         }
     }

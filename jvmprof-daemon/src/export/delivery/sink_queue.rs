@@ -45,7 +45,9 @@ pub(super) struct QueueState {
     retries: VecDeque<PushRequest>,
     /// Bytes of both.
     waiting_bytes: usize,
-    /// Samples of the spool's records that were tried.
+    /// Samples of the spool's records that weren't tried yet, and of those that were; without those
+    /// that are being sent.
+    untried_in_spool: SamplesByEvent,
     retries_in_spool: SamplesByEvent,
     /// The server doesn't take anything at the moment.
     pub(super) is_down: bool,
@@ -61,7 +63,8 @@ pub(super) struct QueueState {
     /// Everything is sent or on disk.
     pub(super) is_closed: bool,
     appended: SamplesByEvent,
-    sending: Option<(RecordId, SamplesByEvent)>,
+    /// Records of the spool that are being sent.
+    in_transit: Vec<(RecordId, SamplesByEvent)>,
 }
 
 impl QueueState {
@@ -94,7 +97,7 @@ impl QueueState {
 
     /// Returns true if the spool has something that wasn't.
     pub(super) fn has_spooled(&self) -> bool {
-        self.counts.spooled != self.retries_in_spool
+        !self.untried_in_spool.is_none()
     }
 
     /// Takes over the counts of the spool.
@@ -105,6 +108,7 @@ impl QueueState {
         self.counts.losses.spool_damaged = losses.damaged;
         self.counts.spooled = spool.samples();
         self.counts.spool_bytes = spool.bytes();
+        self.untried_in_spool = spool.untried_samples();
         self.retries_in_spool = spool.retry_samples();
         self.appended = spool.appended();
     }
@@ -119,7 +123,7 @@ impl QueueState {
             handed_over_before: self.handed_over_before,
             is_closed: self.is_closed,
             appended: self.appended,
-            sending: self.sending,
+            in_transit: self.in_transit.clone(),
             ..LedgerEntry::default()
         }
     }
@@ -315,7 +319,7 @@ impl SinkQueue {
                 let mut state = sink_queue.state();
                 state.refresh_counts(&spool);
                 let sending = taken.as_ref().ok().and_then(Option::as_ref);
-                state.sending = sending.map(|taken| (taken.id, taken.samples_by_event()));
+                state.in_transit.extend(sending.map(|taken| (taken.id, taken.samples_by_event())));
                 drop((state, spool));
                 sink_queue.write_ledger();
                 taken
@@ -342,10 +346,12 @@ impl SinkQueue {
             }
             let mut state = sink_queue.state();
             state.refresh_counts(&spool);
-            state.sending = None;
+            state.in_transit.retain(|(id, _)| *id != taken.id);
             count(&mut state.counts);
-            drop((state, spool));
+            drop(state);
+            // Before anybody else may use the spool, and let its file go.
             sink_queue.write_ledger();
+            drop(spool);
         })
         .await;
     }
@@ -386,8 +392,9 @@ fn open_spool(
     let options = SpoolOptions { max_bytes: plan.max_bytes, max_age: plan.max_age, send_again };
     // The lock comes with the spool: the ledger is read before by nobody who would write to it.
     let noted = super::ledger::read(&plan.dir).ok().flatten();
-    let unresolved = noted.and_then(|entry| entry.sending).map(|(id, _)| id);
-    let (spool, found) = Spool::open(&plan.dir, options, unresolved)?;
+    let in_transit = noted.map(|entry| entry.in_transit).unwrap_or_default();
+    let unresolved: Vec<_> = in_transit.into_iter().map(|(id, _)| id).collect();
+    let (spool, found) = Spool::open(&plan.dir, options, &unresolved)?;
     let (ledger, last) = Ledger::open(&plan.dir)?;
     let last = last.unwrap_or_default();
     state.earlier = last.reconcile(&found);

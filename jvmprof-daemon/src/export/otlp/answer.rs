@@ -11,9 +11,6 @@ use tonic_types::pb::Status as RpcStatus;
 use crate::export::http_client::HttpAnswer;
 use crate::export::parca::PushOutcome;
 
-/// Longest part of a body that a message shows.
-const SHOWN_CHARACTERS: usize = 300;
-
 /// Returns the outcome of a success, which may be a partial one, for a request of so many series.
 pub(super) fn of_response(response: &ExportProfilesServiceResponse, series: usize) -> PushOutcome {
     let Some(partial) = response.partial_success.as_ref().filter(|partial| partial.rejected_profiles > 0)
@@ -43,24 +40,12 @@ pub(super) fn of_http(answer: &HttpAnswer, series: usize) -> PushOutcome {
             },
         };
     }
-    let message = format!("HTTP {status}: {}", text_of(body));
-    let refused = |code| PushOutcome::Refused { code, message: message.clone(), divisible: true };
-    let possibly_lost = |code| PushOutcome::PossiblyLost { code, message: message.clone() };
-    match status.as_u16() {
-        400 | 422 => refused(Code::InvalidArgument),
-        413 => refused(Code::ResourceExhausted),
-        408 | 504 => possibly_lost(Code::DeadlineExceeded),
-        // It was redirected, not authorized, throttled, or reached no server: somebody will put it
-        // right.
-        300..=498 | 501 | 503 => PushOutcome::not_stored(message).with_retry_after(*retry_after),
-        _ => possibly_lost(Code::Unknown),
-    }
+    PushOutcome::of_http_status(*status, &text_of(body)).with_retry_after(*retry_after)
 }
 
 /// The message of an answer: that of its status (`google.rpc.Status`) in protobuf, else the body as
 /// text.
 fn text_of(body: &[u8]) -> String {
     let status = RpcStatus::decode(body).ok().filter(|status| !status.message.is_empty());
-    let text = status.map_or_else(|| String::from_utf8_lossy(body).into_owned(), |status| status.message);
-    text.trim().chars().take(SHOWN_CHARACTERS).collect()
+    status.map_or_else(|| String::from_utf8_lossy(body).into_owned(), |status| status.message)
 }

@@ -14,6 +14,7 @@ use opentelemetry_proto::tonic::profiles::v1development::{
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::attributes::{of_resource, of_sample, text, text_attribute};
+use super::span;
 use crate::export::parca::PushRequest;
 use crate::export::single_series::{SERVICE_LABEL, service_name};
 use crate::export::store::NAME_LABEL;
@@ -91,6 +92,8 @@ struct Dictionary {
     strings: HashMap<String, i32>,
     attributes: HashMap<(i32, String), i32>,
     stacks: HashMap<Vec<i32>, i32>,
+    /// By the trace and the span.
+    links: HashMap<[String; 2], i32>,
 }
 
 impl Default for Dictionary {
@@ -105,7 +108,7 @@ impl Default for Dictionary {
             stack_table: vec![Stack::default()],
         };
         let (strings, stacks) = (HashMap::from([(String::new(), 0)]), HashMap::from([(Vec::new(), 0)]));
-        Self { tables, strings, attributes: HashMap::new(), stacks }
+        Self { tables, strings, attributes: HashMap::new(), stacks, links: HashMap::new() }
     }
 }
 
@@ -209,23 +212,49 @@ impl Dictionary {
             .collect();
         for sample in &profile.sample {
             let stack_index = self.stack(sample, places)?;
-            let mut attributes = Vec::new();
+            let text = |tables: &ProfilesDictionary, at: i64| {
+                tables.string_table[places.string(at) as usize].clone()
+            };
+            let mut labels: Vec<[String; 2]> = Vec::new();
             for label in &sample.label {
-                let [key, value] = [label.key, label.str]
-                    .map(|at| self.tables.string_table[places.string(at) as usize].clone());
-                let value = if label.str == 0 { label.num.to_string() } else { value };
-                attributes.push(self.attribute(of_sample(&key), &value)?);
+                let [key, value] = [label.key, label.str].map(|at| text(&self.tables, at));
+                labels.push([
+                    key,
+                    if label.str == 0 && label.num != 0 { label.num.to_string() } else { value },
+                ]);
+            }
+            let link_index = self.link_of(&labels)?;
+            let is_linked = |name: &str| link_index != 0 && [span::TRACE_ID, span::SPAN_ID].contains(&name);
+            let mut attributes = Vec::new();
+            for [key, value] in labels.iter().filter(|[key, _]| !is_linked(key)) {
+                attributes.push(self.attribute(of_sample(key), value)?);
             }
             for (profile, value) in profiles.iter_mut().zip(&sample.value) {
                 profile.samples.push(Sample {
                     stack_index,
                     attribute_indices: attributes.clone(),
+                    link_index,
                     values: vec![*value],
                     ..Sample::default()
                 });
             }
         }
         Ok(profiles)
+    }
+
+    /// The index of the link to a sample's span; 0 if its labels name none.
+    fn link_of(&mut self, labels: &[[String; 2]]) -> Result<i32, MalformedRequest> {
+        let value = |name: &str| labels.iter().find(|[key, _]| key == name).map(|[_, value]| value);
+        let (Some(trace), Some(span)) = (value(span::TRACE_ID), value(span::SPAN_ID)) else { return Ok(0) };
+        let Some(link) = span::link(trace, span) else { return Ok(0) };
+        let key = [trace.clone(), span.clone()];
+        if let Some(at) = self.links.get(&key) {
+            return Ok(*at);
+        }
+        let at = next_index(&self.tables.link_table)?;
+        self.tables.link_table.push(link);
+        self.links.insert(key, at);
+        Ok(at)
     }
 
     fn string(&mut self, text: &str) -> Result<i32, MalformedRequest> {

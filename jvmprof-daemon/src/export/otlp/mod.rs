@@ -9,6 +9,7 @@ mod message;
 pub mod received;
 #[cfg(test)]
 pub(in crate::export) mod scripted_receiver;
+mod span;
 #[cfg(test)]
 mod tests;
 

@@ -142,7 +142,9 @@ fn has_same_samples(one: &Profile, other: &Profile) -> bool {
             && one.attribute_indices == other.attribute_indices
             && one.samples.len() == other.samples.len()
             && one.samples.iter().zip(&other.samples).all(|(one, other)| {
-                one.stack_index == other.stack_index && one.attribute_indices == other.attribute_indices
+                one.stack_index == other.stack_index
+                    && one.attribute_indices == other.attribute_indices
+                    && one.link_index == other.link_index
             }))
 }
 
@@ -188,6 +190,11 @@ fn profile_of(
         let mut label = Vec::new();
         for at in &sample.attribute_indices {
             if let Some((key, str)) = tables.label(*at)? {
+                label.push(pprof::Label { key, str, ..pprof::Label::default() });
+            }
+        }
+        for (key, str) in tables.link_labels(sample.link_index)? {
+            if label.iter().all(|known| known.key != key) {
                 label.push(pprof::Label { key, str, ..pprof::Label::default() });
             }
         }

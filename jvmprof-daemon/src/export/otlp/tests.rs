@@ -33,7 +33,12 @@ fn jvm_series() -> Series {
     let labels = [("pid", "7"), ("comm", "java"), ("service_name", "shop"), ("color", "red"), ("none", "")];
     let mut series = series(&labels, stacks);
     let label = |name: &str, value: &str| SampleLabel { name: name.into(), value: value.into() };
-    let labels = [label("thread_name", "main"), label("wait", "park")];
+    let labels = [
+        label("thread_name", "main"),
+        label("trace_id", "0af7651916cd43dd8448eb211c80319c"),
+        label("span_id", "b7ad6b7169203331"),
+        label("wait", "park"),
+    ];
     series.samples[0].labels = SampleLabels::new(labels);
     series
 }
@@ -102,6 +107,9 @@ fn a_message_says_all_that_the_profile_does() {
     let labels = attributes(&dictionary, &profile.samples[0].attribute_indices);
     assert_eq!(labels, BTreeMap::from([("thread.name", "main"), ("wait", "park")]));
     assert!(profile.samples[1].attribute_indices.is_empty());
+    let link = &dictionary.link_table[profile.samples[0].link_index as usize];
+    assert_eq!((link.trace_id[0], link.trace_id.len(), link.span_id[7]), (0x0a, 16, 0x31));
+    assert_eq!(profile.samples[1].link_index, 0);
     let build_ids = |mapping: &opentelemetry_proto::tonic::profiles::v1development::Mapping| {
         let of = attributes(&dictionary, &mapping.attribute_indices);
         of.get("process.executable.build_id.gnu").map(|id| (*id).to_owned())
@@ -130,7 +138,8 @@ fn the_first_entry_of_each_table_stands_for_none() {
     assert_eq!(dictionary.mapping_table[0], Default::default());
     assert_eq!(dictionary.location_table[0], Default::default());
     assert_eq!(dictionary.function_table[0], Default::default());
-    assert_eq!(dictionary.link_table[..], [Default::default()]);
+    assert_eq!(dictionary.link_table[0], Default::default());
+    assert_eq!(dictionary.link_table.len(), 2);
     assert_eq!(dictionary.attribute_table[0], Default::default());
     assert_eq!(dictionary.stack_table[0], Default::default());
     let texts: BTreeSet<_> = dictionary.string_table.iter().collect();

@@ -3,11 +3,15 @@
 use std::error::Error;
 use std::time::Duration;
 
+use hyper::StatusCode;
 use tonic::{Code, ConnectError, Status};
 use tonic_types::StatusExt as _;
 
 use super::push_request::PushRequest;
 use super::tls_mismatch;
+
+/// Longest part of an answer by HTTP that a message shows.
+const SHOWN_CHARACTERS: usize = 300;
 
 /// The outcome of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,11 +105,12 @@ impl PushOutcome {
     /// Returns the outcome that a server's answer, or a proxy's, means. `docs/delivery.md` has it
     /// as a table.
     pub(in crate::export) fn of_answer(status: &Status) -> Self {
-        let refused = |divisible| Self::Refused { code: status.code(), message: describe(status), divisible };
         match status.code() {
             // Before anything is stored, Parca looks at all series.
-            Code::InvalidArgument => refused(true),
-            Code::ResourceExhausted | Code::OutOfRange if is_too_large(status.message()) => refused(true),
+            Code::InvalidArgument => Self::refused(status, true),
+            Code::ResourceExhausted | Code::OutOfRange if is_too_large(status.message()) => {
+                Self::refused(status, true)
+            }
             Code::ResourceExhausted => Self::not_stored_by(status),
             Code::Unavailable if was_not_forwarded(status.message()) => Self::not_stored_by(status),
             // The same text says that the server can't read the request and that we can't read its
@@ -119,11 +124,31 @@ impl PushOutcome {
                 Self::not_stored_by(status)
             }
             Code::NotFound | Code::AlreadyExists | Code::FailedPrecondition | Code::OutOfRange => {
-                refused(false)
+                Self::refused(status, false)
             }
             // Unknown is what Parca says of bad gzip and of a failed storage alike; Unavailable is
             // what a proxy says of a connection that broke behind it, whenever it did.
             _ => Self::possibly_lost(status),
+        }
+    }
+
+    /// Returns the outcome that a failure by HTTP means, whoever between us and the server it is
+    /// from.
+    pub(in crate::export) fn of_http_status(status: StatusCode, body: &str) -> Self {
+        let shown: String = body.trim().chars().take(SHOWN_CHARACTERS).collect();
+        let message = format!("HTTP {status}: {shown}");
+        let (code, is_refused) = match status.as_u16() {
+            400 | 422 => (Code::InvalidArgument, true),
+            413 => (Code::ResourceExhausted, true),
+            408 | 504 => (Code::DeadlineExceeded, false),
+            // It was redirected, not authorized, throttled, or reached no server: somebody will put
+            // it right.
+            300..=498 | 501 | 503 => return Self::not_stored(message),
+            _ => (Code::Unknown, false),
+        };
+        match is_refused {
+            true => Self::Refused { code, message, divisible: true },
+            false => Self::PossiblyLost { code, message },
         }
     }
 
@@ -149,31 +174,23 @@ pub(super) fn describe(status: &Status) -> String {
         return mismatch.to_string();
     }
     let mut text = status.message().to_owned();
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
+    for next in anyhow::Chain::new(status).skip(1).map(ToString::to_string) {
         if !text.ends_with(&next) {
             text = if text.is_empty() { next } else { format!("{text}: {next}") };
         }
-        cause = error.source();
     }
     text
 }
 
 /// Returns true if an error or one of its causes says that the request was never on the wire.
 pub(in crate::export) fn was_never_processed(cause: &(dyn Error + 'static)) -> bool {
-    let mut next = Some(cause);
-    while let Some(error) = next {
+    anyhow::Chain::new(cause).any(|error| {
         // The connection was gone before the request was on it.
         let is_canceled = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled);
         // RFC 9113 8.7: a refused stream has not been processed.
         let reason = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason);
-        if error.is::<ConnectError>() || is_canceled || reason == Some(h2::Reason::REFUSED_STREAM) {
-            return true;
-        }
-        next = error.source();
-    }
-    false
+        error.is::<ConnectError>() || is_canceled || reason == Some(h2::Reason::REFUSED_STREAM)
+    })
 }
 
 /// The HTTP status of an answer that isn't gRPC, as tonic reports it: with a page of HTML in it, or

@@ -77,19 +77,10 @@ async fn greet(url: &Url) -> io::Result<u8> {
 
 /// Returns the mismatch that an error and its causes show.
 pub(super) fn of_cause(error: &(dyn Error + 'static)) -> Option<TlsMismatch> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = of_one(error) {
-            return Some(found);
-        }
+    anyhow::Chain::new(error).find_map(|error| {
         // What an I/O error wraps isn't among its sources.
-        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if let Some(found) = wrapped.and_then(|inner| of_one(inner)) {
-            return Some(found);
-        }
-        next = error.source();
-    }
-    None
+        of_one(error).or_else(|| of_one(error.downcast_ref::<io::Error>()?.get_ref()?))
+    })
 }
 
 fn of_one(error: &(dyn Error + 'static)) -> Option<TlsMismatch> {

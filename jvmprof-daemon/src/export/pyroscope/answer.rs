@@ -7,9 +7,6 @@ use tonic::{Code, Status};
 
 use crate::export::parca::PushOutcome;
 
-/// Longest part of a body that a message shows.
-const SHOWN_CHARACTERS: usize = 300;
-
 /// An error of the Connect protocol.
 #[derive(Debug, Deserialize)]
 struct ConnectFailure {
@@ -28,25 +25,13 @@ pub(super) fn outcome(status: StatusCode, body: &[u8]) -> PushOutcome {
     match own {
         // The codes are those of gRPC, and mean the same.
         Some((code, message)) => PushOutcome::of_answer(&Status::new(code, message)),
-        None => of_proxy(status, body),
-    }
-}
-
-/// Somebody who isn't Pyroscope, or a part of it that comes before the service.
-fn of_proxy(status: StatusCode, body: &[u8]) -> PushOutcome {
-    let text: String = String::from_utf8_lossy(body).trim().chars().take(SHOWN_CHARACTERS).collect();
-    let message = format!("HTTP {status}: {text}");
-    let possibly_lost = |code| PushOutcome::PossiblyLost { code, message: message.clone() };
-    let refused = |code| PushOutcome::Refused { code, message: message.clone(), divisible: true };
-    match status.as_u16() {
-        400 | 422 => refused(Code::InvalidArgument),
-        413 => refused(Code::ResourceExhausted),
-        408 | 504 => possibly_lost(Code::DeadlineExceeded),
-        499 => possibly_lost(Code::Cancelled),
-        // It was redirected, not authorized, throttled, or reached no server: somebody will put it
-        // right.
-        300..=498 | 501 | 503 => PushOutcome::not_stored(message),
-        _ => possibly_lost(Code::Unknown),
+        // Somebody who isn't Pyroscope, or a part of it that comes before the service.
+        None => match PushOutcome::of_http_status(status, &String::from_utf8_lossy(body)) {
+            PushOutcome::PossiblyLost { message, .. } if status.as_u16() == 499 => {
+                PushOutcome::PossiblyLost { code: Code::Cancelled, message }
+            }
+            outcome => outcome,
+        },
     }
 }
 

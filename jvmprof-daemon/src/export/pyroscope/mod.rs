@@ -36,12 +36,14 @@ pub struct PyroscopeOptions {
     pub tenant: Option<String>,
     /// Age of profiles from which on the server refuses them.
     pub max_age: Duration,
+    /// Requests that may be under way at once.
+    pub concurrency: usize,
 }
 
 impl PyroscopeOptions {
     /// The defaults for a connection.
     pub fn new(http: HttpOptions) -> Self {
-        Self { http, tenant: None, max_age: Duration::from_secs(3600) }
+        Self { http, tenant: None, max_age: Duration::from_secs(3600), concurrency: 16 }
     }
 }
 
@@ -52,6 +54,7 @@ pub struct PyroscopeClient {
     url: Arc<str>,
     headers: HeaderMap,
     max_age: Duration,
+    concurrency: usize,
 }
 
 impl PyroscopeClient {
@@ -60,7 +63,7 @@ impl PyroscopeClient {
     /// # Errors
     /// See [`HttpConfigError`].
     pub fn new(options: PyroscopeOptions) -> Result<Self, HttpConfigError> {
-        let PyroscopeOptions { http, tenant, max_age } = options;
+        let PyroscopeOptions { http, tenant, max_age, concurrency } = options;
         let timeout = http.request_timeout.as_millis().to_string();
         let mut headers = HeaderMap::new();
         headers.insert(HeaderName::from_static("connect-protocol-version"), HeaderValue::from_static("1"));
@@ -70,7 +73,7 @@ impl PyroscopeClient {
             headers.insert(name, value);
         }
         let url = format!("{}{PROCEDURE}", http.backend()?).into();
-        Ok(Self { http: Arc::new(HttpClient::new(http)?), url, headers, max_age })
+        Ok(Self { http: Arc::new(HttpClient::new(http)?), url, headers, max_age, concurrency })
     }
 
     /// Returns the address of the backend.
@@ -81,6 +84,11 @@ impl PyroscopeClient {
     /// Returns the age of profiles from which on the server refuses them.
     pub fn max_age(&self) -> Duration {
         self.max_age
+    }
+
+    /// Returns how many requests may be under way at once.
+    pub fn concurrency(&self) -> usize {
+        self.concurrency
     }
 
     /// Sends one request, once, and returns its outcome.

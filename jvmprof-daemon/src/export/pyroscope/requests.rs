@@ -15,10 +15,17 @@ use crate::profile::pprof::Pushed;
 /// What Pyroscope itself calls a series without one.
 const UNKNOWN_SERVICE: &str = "unknown_service";
 
-/// Limits of Pyroscope, by default (`max_label_names_per_series`, `max_profile_size_bytes`,
-/// `max_profile_stacktrace_samples`).
+/// Says that values are of one window. Without it the storage of Pyroscope 1 takes allocation for
+/// sums since the start of its process and stores differences (`pkg/phlaredb/delta.go`). It counts
+/// as a label and isn't stored.
+const DELTA_LABEL: (&str, &str) = ("__delta__", "false");
+
+/// Limits of Pyroscope, by default: `max_label_names_per_series`, and
+/// `max_profile_stacktrace_samples`. Beyond `ingestion_burst_size_mb` (2), labels included, a
+/// profile is throttled however often it is sent, so that `max_profile_size_bytes` (4 MiB) is
+/// never reached.
 const MAX_LABELS: usize = 30;
-const LIMITS: ProfileLimits = ProfileLimits { bytes: 4 << 20, samples: 16_000 };
+const LIMITS: ProfileLimits = ProfileLimits { bytes: (2 << 20) - (128 << 10), samples: 16_000 };
 
 /// Encodes a batch, each series in a request of its own; in several if Pyroscope would refuse it.
 ///
@@ -33,14 +40,15 @@ pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
 /// The labels of a series: its event, its service, and as many others as Pyroscope takes, by name.
 fn labels(event: EventType, of: &ModelLabels) -> Vec<(String, String)> {
     let own = [
-        (NAME_LABEL.to_owned(), event.descriptor().series.to_owned()),
-        (SERVICE_LABEL.to_owned(), service_name(of).unwrap_or(UNKNOWN_SERVICE).to_owned()),
+        (NAME_LABEL, event.descriptor().series),
+        (SERVICE_LABEL, service_name(of).unwrap_or(UNKNOWN_SERVICE)),
     ];
-    let others = of
-        .iter()
-        .filter(|(name, value)| !value.is_empty() && ![NAME_LABEL, SERVICE_LABEL].contains(&name.as_str()));
-    let others = others.map(|(name, value)| (name.clone(), value.clone()));
-    own.into_iter().chain(others).take(MAX_LABELS).collect()
+    let delta = (event == EventType::Allocation).then_some(DELTA_LABEL);
+    let is_own = |name: &str| [NAME_LABEL, SERVICE_LABEL, DELTA_LABEL.0].contains(&name);
+    let others = of.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let others = others.filter(|(name, value)| !value.is_empty() && !is_own(name));
+    let all = own.into_iter().chain(delta).chain(others).take(MAX_LABELS);
+    all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 #[cfg(test)]
@@ -72,6 +80,13 @@ mod tests {
         assert_eq!(label_of(EventType::Cpu, &all, "__name__").as_deref(), Some("process_cpu"));
         assert_eq!(label_of(EventType::Allocation, &all, "__name__").as_deref(), Some("memory"));
         assert_eq!(label_of(EventType::Cpu, &all, "comm").as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn allocation_is_said_to_be_of_one_window() {
+        let of = |event| label_of(event, &[("comm", "c"), ("__delta__", "true")], "__delta__");
+        assert_eq!(of(EventType::Allocation).as_deref(), Some("false"));
+        assert_eq!((of(EventType::Cpu), of(EventType::OffCpu)), (None, None));
     }
 
     #[test]

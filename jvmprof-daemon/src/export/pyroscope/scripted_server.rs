@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -25,12 +27,29 @@ pub(in crate::export) struct ScriptedPyroscope {
     steps: Arc<Mutex<VecDeque<(u16, String)>>>,
     /// What was taken.
     pub(in crate::export) taken: Arc<Mutex<Vec<(HeaderMap, PushMessage)>>>,
+    /// How long it keeps everybody waiting, as the segments of Pyroscope 2 do.
+    delay: Duration,
+    /// The number of answers that are left; `None`: any.
+    answers: Option<Arc<AtomicUsize>>,
+    under_way: Arc<AtomicUsize>,
+    /// The most requests that were under way at once.
+    pub(in crate::export) most_under_way: Arc<AtomicUsize>,
 }
 
 impl ScriptedPyroscope {
     pub(in crate::export) fn new(steps: &[(u16, &str)]) -> Self {
         let steps = steps.iter().map(|(status, body)| (*status, (*body).to_owned())).collect();
         Self { steps: Arc::new(Mutex::new(steps)), ..Self::default() }
+    }
+
+    /// One that answers only after a time.
+    pub(in crate::export) fn slow(delay: Duration) -> Self {
+        Self { delay, ..Self::default() }
+    }
+
+    /// One that answers so many requests, and no other.
+    pub(in crate::export) fn slow_after(answers: usize) -> Self {
+        Self { answers: Some(Arc::new(AtomicUsize::new(answers))), ..Self::default() }
     }
 
     /// The samples of all profiles that were taken.
@@ -65,6 +84,16 @@ async fn push(
         let body = r#"{"code":"invalid_argument","message":"no profiles received"}"#;
         return (StatusCode::BAD_REQUEST, body).into_response();
     }
+    let under_way = server.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+    server.most_under_way.fetch_max(under_way, Ordering::SeqCst);
+    tokio::time::sleep(server.delay).await;
+    if let Some(answers) = &server.answers {
+        let left = answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if left.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+    server.under_way.fetch_sub(1, Ordering::SeqCst);
     let step = server.steps.lock().expect("no test panicked").pop_front();
     match step {
         Some((status, body)) => (StatusCode::from_u16(status).expect("a status"), body).into_response(),

@@ -2,9 +2,9 @@
 //! happened to it.
 //!
 //! [`Spool`] is used by delivery's queue: `append` keeps a request, `take_next` and `take_retry`
-//! give one that is to be sent, `complete` or `requeue` end that. A `segment` is one file, whose
-//! bytes `segment_format` describes; `recovery` reads what an earlier daemon left; `record_age`
-//! expires records by clocks that may be set.
+//! give one that is to be sent, `complete` or `requeue` end that; several may be under way. A
+//! `segment` is one file, whose bytes `segment_format` describes; `recovery` reads what an earlier
+//! daemon left; `record_age` expires records by clocks that may be set.
 //!
 //! ```text
 //! DIR/lock                      held by the one daemon that uses the spool
@@ -83,7 +83,6 @@ pub struct RecordInFlight {
     pub created: SystemTime,
     pub event: EventType,
     pub samples: u64,
-    pub series: u32,
     pub tries: u32,
     pub body: Vec<u8>,
 }
@@ -116,28 +115,32 @@ pub struct Spool {
     /// The file of the last segment, if records may be appended to it.
     active: Option<File>,
     losses: SpoolLosses,
-    /// The record that is being sent, and its samples.
-    taken: Option<(RecordId, SamplesByEvent)>,
+    /// The records that are being sent, and their samples. There are few.
+    taken: Vec<(RecordId, SamplesByEvent)>,
     /// Samples of records that wait or are being sent.
     samples: SamplesByEvent,
     _lock: File,
 }
 
 impl Spool {
-    /// The folder it lives in.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Samples of records that are not over.
     pub fn samples(&self) -> SamplesByEvent {
         self.samples
     }
 
-    /// The part of them in records that were tried: nobody but [`Self::take_retry`] gives these.
+    /// The part of them in records that [`Self::take_next`] gives.
+    pub fn untried_samples(&self) -> SamplesByEvent {
+        self.samples_of(|record| record.tries == 0)
+    }
+
+    /// The part of them in records that were tried, which [`Self::take_retry`] gives.
     pub fn retry_samples(&self) -> SamplesByEvent {
-        let pending = self.segments.iter().flat_map(|segment| &segment.pending);
-        pending.filter(|record| record.tries > 0).map(|record| record.header.samples_by_event()).sum()
+        self.samples_of(|record| record.tries > 0)
+    }
+
+    fn samples_of(&self, is_meant: impl Fn(&PendingRecord) -> bool) -> SamplesByEvent {
+        let meant = self.waiting().filter(|(_, record)| is_meant(record));
+        meant.map(|(_, record)| record.header.samples_by_event()).sum()
     }
 
     /// Samples that were ever appended.
@@ -152,11 +155,6 @@ impl Spool {
 
     pub fn losses(&self) -> SpoolLosses {
         self.losses
-    }
-
-    /// Returns true if nothing is to be sent.
-    pub fn is_empty(&self) -> bool {
-        self.samples.is_none()
     }
 
     /// Keeps a request until it is settled. It is on disk when this returns. The oldest make room.
@@ -202,7 +200,7 @@ impl Spool {
     /// # Errors
     /// It can't be read, or the mark can't be written; the record stays.
     pub fn take_next(&mut self) -> Result<Option<RecordInFlight>, SpoolError> {
-        self.take_first(|spool| spool.pending().find(|(_, record)| record.tries == 0))
+        self.take_first(|spool| spool.waiting().find(|(_, record)| record.tries == 0))
     }
 
     /// Returns the record that was tried least often, of those that were tried.
@@ -211,15 +209,28 @@ impl Spool {
     /// As [`Self::take_next`].
     pub fn take_retry(&mut self) -> Result<Option<RecordInFlight>, SpoolError> {
         self.take_first(|spool| {
-            spool.pending().filter(|(_, record)| record.tries > 0).min_by_key(|(_, record)| record.tries)
+            spool.waiting().filter(|(_, record)| record.tries > 0).min_by_key(|(_, record)| record.tries)
         })
     }
 
-    /// The records with their segments' numbers, the oldest first.
-    fn pending(&self) -> impl Iterator<Item = (u64, PendingRecord)> {
+    /// The records that aren't being sent, with their segments' numbers, the oldest first.
+    fn waiting(&self) -> impl Iterator<Item = (u64, PendingRecord)> {
         self.segments
             .iter()
             .flat_map(|segment| segment.pending.iter().map(|record| (segment.number, *record)))
+            .filter(|(segment, record)| {
+                !self.is_taken(RecordId { segment: *segment, index: record.header.index })
+            })
+    }
+
+    fn is_taken(&self, id: RecordId) -> bool {
+        self.taken.iter().any(|(taken, _)| *taken == id)
+    }
+
+    /// Forgets that a record is being sent; gives its samples.
+    fn release(&mut self, id: RecordId) -> SamplesByEvent {
+        let at = self.taken.iter().position(|(taken, _)| *taken == id);
+        at.map_or(SamplesByEvent::NONE, |at| self.taken.swap_remove(at).1)
     }
 
     fn take_first(
@@ -241,10 +252,10 @@ impl Spool {
                 continue;
             };
             segment.mark(id.index, RecordMark::Sending, !self.options.send_again)?;
-            let SpoolRecordHeader { created_ms, event, samples, series, .. } = record.header;
-            self.taken = Some((id, record.header.samples_by_event()));
+            let SpoolRecordHeader { created_ms, event, samples, .. } = record.header;
+            self.taken.push((id, record.header.samples_by_event()));
             let (created, tries) = (SystemTime::UNIX_EPOCH + Duration::from_millis(created_ms), record.tries);
-            return Ok(Some(RecordInFlight { id, created, event, samples, series, tries, body }));
+            return Ok(Some(RecordInFlight { id, created, event, samples, tries, body }));
         }
     }
 
@@ -252,15 +263,17 @@ impl Spool {
     /// was appended again. Its file stays until the next call that takes or appends, so that its
     /// fate can be noted elsewhere before.
     pub fn complete(&mut self, id: RecordId, delivered: u64) {
-        let gone = self.taken.take().filter(|_| self.segment(id.segment).is_none());
-        self.samples -= gone.map_or(SamplesByEvent::NONE, |(_, samples)| samples);
+        let samples = self.release(id);
+        if self.segment(id.segment).is_none() {
+            self.samples -= samples;
+        }
         self.finish(id, RecordMark::Done { delivered: u32::try_from(delivered).unwrap_or(u32::MAX) });
     }
 
     /// Gives a record back, with its tries, that was not stored for certain, or that is to be sent
     /// again anyway. Its samples are counted as lost if its segment had to leave in the meantime.
     pub fn requeue(&mut self, taken: &RecordInFlight) {
-        self.taken = None;
+        self.release(taken.id);
         let segment = self.segments.iter_mut().find(|segment| segment.number == taken.id.segment);
         let Some(segment) = segment else {
             self.samples -= taken.samples_by_event();
@@ -299,7 +312,6 @@ impl Spool {
         let max_age = saturating_millis(self.options.max_age);
         let is_old =
             |record: &&PendingRecord| now.age_ms(record.header.created_ms, record.appended) > max_age;
-        let taken = self.taken.map(|(id, _)| id);
         let mut expired = Vec::new();
         for segment in &self.segments {
             let number = segment.number;
@@ -308,7 +320,7 @@ impl Spool {
                 (RecordId { segment: number, index: record.header.index }, record.header.samples_by_event())
             }));
         }
-        expired.retain(|(id, _)| Some(*id) != taken);
+        expired.retain(|(id, _)| !self.is_taken(*id));
         let samples: SamplesByEvent = expired.iter().map(|(_, samples)| *samples).sum();
         for (id, _) in expired {
             self.finish(id, RecordMark::Done { delivered: 0 });
@@ -340,9 +352,8 @@ impl Spool {
 
     /// Removes a segment. A record of it that is being sent is still counted until it is settled.
     fn evict_segment(&mut self, segment: &Segment) {
-        let taken = self.taken.map(|(id, _)| id);
         let is_lost = |record: &&PendingRecord| {
-            taken != Some(RecordId { segment: segment.number, index: record.header.index })
+            !self.is_taken(RecordId { segment: segment.number, index: record.header.index })
         };
         let lost = segment.pending.iter().filter(is_lost);
         let lost: SamplesByEvent = lost.map(|record| record.header.samples_by_event()).sum();

@@ -14,14 +14,14 @@ const LOCK: &str = "lock";
 const DIR_MODE: u32 = 0o750;
 
 /// The samples that an earlier daemon left, by state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpoolRecovery {
     /// To be sent.
     pub waiting: SamplesByEvent,
-    /// Samples of a record that was being sent when that daemon ended, and that isn't sent again.
+    /// Samples of records that were being sent when that daemon ended, and that aren't sent again.
     pub interrupted: SamplesByEvent,
-    /// Samples that were delivered of the record that was asked for, if its fate is known.
-    pub settled: Option<SamplesByEvent>,
+    /// Of the records that were asked for those that are over, and the samples that were delivered.
+    pub settled: Vec<(RecordId, SamplesByEvent)>,
     /// Ever appended, as far as the files show.
     pub appended: SamplesByEvent,
     /// Places, not samples, where bytes were skipped that were no records: the last one of a crash,
@@ -30,16 +30,16 @@ pub struct SpoolRecovery {
 }
 
 impl Spool {
-    /// Opens the folder, and creates it if it isn't there. `unresolved`: a record that an earlier
-    /// daemon was sending when it wrote down its counts for the last time, to find what became of
-    /// it since.
+    /// Opens the folder, and creates it if it isn't there. `unresolved`: the records that an
+    /// earlier daemon was sending when it wrote down its counts for the last time, to find what
+    /// became of them since.
     ///
     /// # Errors
     /// Another daemon uses it, or it can't be created, listed or written to.
     pub fn open(
         dir: &Path,
         options: SpoolOptions,
-        unresolved: Option<RecordId>,
+        unresolved: &[RecordId],
     ) -> Result<(Self, SpoolRecovery), SpoolError> {
         DirBuilder::new()
             .recursive(true)
@@ -55,11 +55,9 @@ impl Spool {
             let path = dir.join(segment::file_name(number));
             let (mut segment, inside) = Segment::scan(&path, number)?;
             found.damaged_places += inside.damaged_places;
-            let settled = inside
-                .settled
-                .iter()
-                .find(|(index, _)| unresolved == Some(RecordId { segment: number, index: *index }));
-            found.settled = found.settled.or(settled.map(|(_, delivered)| *delivered));
+            let settled = inside.settled.into_iter();
+            let settled = settled.map(|(index, samples)| (RecordId { segment: number, index }, samples));
+            found.settled.extend(settled.filter(|(id, _)| unresolved.contains(id)));
             segment.samples_through = segment.samples_through.max(found.appended);
             found.appended = segment.samples_through;
             segments.push_back(segment);
@@ -70,7 +68,7 @@ impl Spool {
             segments,
             active: None,
             losses: SpoolLosses::default(),
-            taken: None,
+            taken: Vec::new(),
             samples: SamplesByEvent::NONE,
             _lock: lock,
         };

@@ -32,7 +32,7 @@ fn record(samples: u64, body: &[u8]) -> NewRecord {
 }
 
 fn open(dir: &Path) -> (Spool, SpoolRecovery) {
-    Spool::open(dir, options(), None).expect("the spool opens")
+    Spool::open(dir, options(), &[]).expect("the spool opens")
 }
 
 /// Takes and delivers everything; the samples in their order.
@@ -73,7 +73,7 @@ fn what_goes_in_comes_out_oldest_first_also_after_a_restart() {
     );
     spool.append(&record(601, b"new")).expect("room");
     assert_eq!(drain(&mut spool), (2..=601).collect::<Vec<_>>());
-    assert!(spool.is_empty());
+    assert!(spool.samples().is_none());
     drop(spool);
     // The sum of what was ever there outlives the records.
     let (spool, found) = open(dir.path());
@@ -147,13 +147,13 @@ fn a_record_that_was_being_sent_is_sent_again_only_if_that_is_allowed() {
     for send_again in [false, true] {
         let dir = scratch();
         let options = SpoolOptions { send_again, ..options() };
-        let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
+        let (mut spool, _) = Spool::open(dir.path(), options, &[]).expect("opens");
         spool.append(&record(5, b"sent")).expect("room");
         spool.append(&record(7, b"not sent")).expect("room");
         let taken = spool.take_next().expect("readable").expect("a record");
         drop(spool);
-        let (mut spool, found) = Spool::open(dir.path(), options, Some(taken.id)).expect("opens");
-        assert_eq!(found.settled, None);
+        let (mut spool, found) = Spool::open(dir.path(), options, &[taken.id]).expect("opens");
+        assert_eq!(found.settled, []);
         assert_eq!(found.interrupted, cpu(if send_again { 0 } else { 5 }));
         assert_eq!(drain(&mut spool), if send_again { vec![5, 7] } else { vec![7] });
     }
@@ -167,8 +167,31 @@ fn what_became_of_a_record_is_known_after_a_crash() {
     let taken = spool.take_next().expect("readable").expect("a record");
     spool.complete(taken.id, 3);
     drop(spool);
-    let (_, found) = Spool::open(dir.path(), options(), Some(taken.id)).expect("opens");
-    assert_eq!((found.settled, found.waiting, found.interrupted), (Some(cpu(3)), cpu(0), cpu(0)));
+    let (_, found) = Spool::open(dir.path(), options(), &[taken.id]).expect("opens");
+    assert_eq!((found.settled, found.waiting, found.interrupted), (vec![(taken.id, cpu(3))], cpu(0), cpu(0)));
+}
+
+#[test]
+fn of_several_records_under_way_each_has_an_end_of_its_own() {
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    for samples in 1..=5 {
+        spool.append(&record(samples, b"")).expect("room");
+    }
+    let taken: Vec<_> =
+        std::iter::repeat_with(|| spool.take_next().expect("readable").expect("a record")).take(4).collect();
+    assert_eq!(taken.iter().map(|taken| taken.samples).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    assert_eq!((spool.untried_samples(), spool.samples()), (cpu(5), cpu(15)));
+    // The second is stored, the third is not, of the first and the fourth there is no answer.
+    spool.complete(taken[1].id, 2);
+    spool.requeue(&taken[2]);
+    assert_eq!((spool.untried_samples(), spool.samples()), (cpu(3 + 5), cpu(13)));
+    drop(spool);
+    let unresolved: Vec<_> = taken.iter().map(|taken| taken.id).collect();
+    let (mut spool, found) = Spool::open(dir.path(), options(), &unresolved).expect("opens");
+    assert_eq!(found.settled, [(taken[1].id, cpu(2))]);
+    assert_eq!((found.interrupted, found.waiting), (cpu(1 + 4), cpu(3 + 5)));
+    assert_eq!(drain(&mut spool), [3, 5]);
 }
 
 #[test]
@@ -210,7 +233,7 @@ fn a_record_that_was_tried_waits_behind_the_others() {
 fn the_oldest_make_room_and_are_counted() {
     let dir = scratch();
     let options = SpoolOptions { max_bytes: 100_000, ..options() };
-    let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
+    let (mut spool, _) = Spool::open(dir.path(), options, &[]).expect("opens");
     for samples in 1..=100 {
         spool.append(&record(samples, &[7; 5000])).expect("the oldest leave");
         assert!(spool.bytes() <= 100_000, "{}", spool.bytes());
@@ -228,7 +251,7 @@ fn a_record_whose_room_was_needed_while_it_was_sent_is_counted_once() {
     for is_stored in [false, true] {
         let dir = scratch();
         let options = SpoolOptions { max_bytes: 40_000, ..options() };
-        let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
+        let (mut spool, _) = Spool::open(dir.path(), options, &[]).expect("opens");
         spool.append(&record(1, &[0; 5000])).expect("room");
         let taken = spool.take_next().expect("readable").expect("a record");
         for _ in 0..20 {
@@ -303,7 +326,7 @@ fn a_segment_of_the_first_version_is_read_and_followed_by_one_of_this() {
     let segment = include_bytes!("../../../tests/fixtures/spool-version-1/0000000000000001.spool");
     fs::write(dir.path().join(segment::file_name(1)), segment).expect("written");
     let options = SpoolOptions { max_age: 100_000 * DAY, ..options() };
-    let (mut spool, found) = Spool::open(dir.path(), options, None).expect("opens");
+    let (mut spool, found) = Spool::open(dir.path(), options, &[]).expect("opens");
     assert_eq!(found, SpoolRecovery { waiting: cpu(20), appended: cpu(20), ..SpoolRecovery::default() });
     let allocation = NewRecord { event: EventType::Allocation, ..record(7, b"objects") };
     spool.append(&allocation).expect("room");
@@ -313,8 +336,12 @@ fn a_segment_of_the_first_version_is_read_and_followed_by_one_of_this() {
     let second = spool.take_next().expect("readable").expect("a record");
     assert_eq!((first.samples_by_event(), second.samples_by_event()), (cpu(1), cpu(3)));
     drop(spool);
-    let (mut spool, found) = Spool::open(dir.path(), options, Some(first.id)).expect("opens");
-    assert_eq!((found.interrupted, found.settled), (cpu(3), Some(cpu(1))), "marks are where they were");
+    let (mut spool, found) = Spool::open(dir.path(), options, &[first.id]).expect("opens");
+    assert_eq!(
+        (found.interrupted, found.settled),
+        (cpu(3), vec![(first.id, cpu(1))]),
+        "marks are where they were"
+    );
     assert_eq!(drain(&mut spool), [6, 10, 7]);
     assert_eq!(spool.appended(), cpu(20) + SamplesByEvent::of(EventType::Allocation, 7));
 }
@@ -325,14 +352,14 @@ fn the_last_segment_of_the_first_version_keeps_its_sum_when_it_is_emptied() {
     let segment = include_bytes!("../../../tests/fixtures/spool-version-1/0000000000000001.spool");
     fs::write(dir.path().join(segment::file_name(1)), segment).expect("written");
     let options = SpoolOptions { max_age: 100_000 * DAY, ..options() };
-    let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
+    let (mut spool, _) = Spool::open(dir.path(), options, &[]).expect("opens");
     assert_eq!(drain(&mut spool), [1, 3, 6, 10]);
     drop(spool);
-    let (mut spool, found) = Spool::open(dir.path(), options, None).expect("opens");
+    let (mut spool, found) = Spool::open(dir.path(), options, &[]).expect("opens");
     assert_eq!(found, SpoolRecovery { appended: cpu(20), ..SpoolRecovery::default() });
     spool.append(&record(5, b"new")).expect("room");
     drop(spool);
-    let (mut spool, found) = Spool::open(dir.path(), options, None).expect("opens");
+    let (mut spool, found) = Spool::open(dir.path(), options, &[]).expect("opens");
     assert_eq!((found.appended, drain(&mut spool)), (cpu(25), vec![5]));
 }
 
@@ -340,7 +367,7 @@ fn the_last_segment_of_the_first_version_keeps_its_sum_when_it_is_emptied() {
 fn a_second_user_of_a_spool_is_refused_by_name() {
     let dir = scratch();
     let (first, _) = open(dir.path());
-    let error = Spool::open(dir.path(), options(), None).expect_err("in use").to_string();
+    let error = Spool::open(dir.path(), options(), &[]).expect_err("in use").to_string();
     assert!(
         error.contains(dir.path().to_str().expect("UTF-8")) && error.contains("another daemon"),
         "{error}"

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
+
+use prost::Message as _;
 
 use super::file_names;
 use super::index::{ProfileEntry, StoreIndex};
@@ -12,6 +15,7 @@ use super::parallel_sync;
 use super::staged_files::{self, StagedFile};
 use super::types::{ProfileRef, UnixNanos};
 use super::{NAME_LABEL, Store, StoreError, with_name};
+use crate::profile::gzip::GzipCompressor;
 use crate::profile::model::{Batch, LabelSet, Series};
 use crate::profile::pprof;
 
@@ -29,18 +33,23 @@ pub struct NewProfile {
 }
 
 impl NewProfile {
-    /// The profile that would be pushed for this series.
+    /// The profiles that would be pushed for the series of a batch.
     ///
     /// # Errors
     /// None that writing to memory could have.
-    pub fn of_series(batch: &Batch, series: &Series) -> std::io::Result<Self> {
+    pub fn of_batch(batch: &Batch) -> io::Result<Vec<Self>> {
+        let mut compressor = GzipCompressor::default();
+        batch.series.iter().map(|series| Self::of_series(batch, series, &mut compressor)).collect()
+    }
+
+    fn of_series(batch: &Batch, series: &Series, compressor: &mut GzipCompressor) -> io::Result<Self> {
         let profile = pprof::for_push(batch, series);
         Ok(Self {
             labels: with_name(&series.labels, batch.event.descriptor().series),
             start: UnixNanos(profile.time_nanos),
             duration: batch.duration,
             samples: pprof::total(&profile),
-            pprof: pprof::to_bytes(&profile)?.into(),
+            pprof: compressor.compress(&profile.encode_to_vec())?.into(),
         })
     }
 }
@@ -79,10 +88,9 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`]; nothing was stored.
-    pub fn append_batch(&self, batch: &Batch) -> Result<(), StoreError> {
-        let profiles = batch.series.iter().map(|series| NewProfile::of_series(batch, series));
-        let profiles = profiles.collect::<Result<Vec<_>, _>>().map_err(StoreError::Encode)?;
-        self.append(&profiles)
+    #[cfg(test)]
+    pub(crate) fn append_batch(&self, batch: &Batch) -> Result<(), StoreError> {
+        self.append(&NewProfile::of_batch(batch).expect("written to memory"))
     }
 
     fn check(&self, profiles: &[NewProfile]) -> Result<(), StoreError> {

@@ -29,8 +29,6 @@ pub enum StoreError {
     NoName,
     #[error("a profile of {bytes} bytes can't be stored: the limit of the store is {limit} bytes")]
     TooLarge { bytes: u64, limit: u64 },
-    #[error("encoding a profile: {0}")]
-    Encode(io::Error),
     #[error("writing labels as JSON: {0}")]
     Labels(#[from] serde_json::Error),
 }

@@ -81,7 +81,8 @@ fn a_batch_is_found_again_by_time_and_labels_also_after_opening_again() {
     );
     assert_eq!((found[0].last.0 - found[0].first.0), 10_000_000_000);
 
-    let matchers = [Matcher::equal("comm", "java"), Matcher::not_equal("pid", "1")];
+    let matchers =
+        [Matcher::equal("comm", "java"), Matcher { is_negated: true, ..Matcher::equal("pid", "1") }];
     let found = store.series(TimeRange::ALL, &matchers);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].labels["pid"], "2");

@@ -60,11 +60,6 @@ impl Matcher {
         Self { label: label.into(), values: [value.into()].into(), is_negated: false }
     }
 
-    /// Returns a matcher of label sets in which the label has another value.
-    pub fn not_equal(label: impl Into<String>, value: impl Into<String>) -> Self {
-        Self { is_negated: true, ..Self::equal(label, value) }
-    }
-
     /// Returns true if the label set fulfils the condition.
     pub fn matches(&self, labels: &LabelSet) -> bool {
         self.values.contains(labels.get(&self.label).map_or("", String::as_str)) != self.is_negated

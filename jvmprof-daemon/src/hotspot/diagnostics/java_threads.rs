@@ -121,3 +121,12 @@ impl ThreadFields {
         }
     }
 }
+
+#[cfg(test)]
+impl ThreadFields {
+    /// Returns offsets that lead nowhere.
+    pub(crate) fn for_tests() -> Self {
+        let list = ThreadListFields::Linked { first: Avma(0), next: 0 };
+        Self { list, osthread: 0, thread_id: 0, state: 0, states: HashMap::new() }
+    }
+}

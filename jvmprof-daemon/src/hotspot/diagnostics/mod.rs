@@ -1,10 +1,13 @@
 //! What a JVM says of its own run: flags, performance counters and Java threads.
 
 pub(crate) mod java_threads;
+pub(crate) mod monitor_owners;
+pub(crate) mod pauses;
 pub(crate) mod perf_counters;
 pub(crate) mod vm_flags;
 
 use self::java_threads::ThreadFields;
+use self::monitor_owners::OwnerFields;
 use self::perf_counters::{ClassCounters, PerfFields};
 use self::vm_flags::FlagFields;
 use super::process_memory::ProcessMemory;
@@ -16,6 +19,7 @@ use super::vmstructs::field_offsets::FieldLookup;
 pub(crate) struct DiagnosticFields {
     pub(crate) flags: Option<FlagFields>,
     pub(crate) threads: Option<ThreadFields>,
+    pub(crate) owners: Option<OwnerFields>,
     pub(crate) perf: Option<PerfFields>,
 }
 
@@ -24,6 +28,7 @@ impl DiagnosticFields {
         Self {
             flags: FlagFields::new(lookup).ok(),
             threads: ThreadFields::new(lookup).ok(),
+            owners: OwnerFields::new(lookup),
             perf: PerfFields::new(lookup).ok(),
         }
     }

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use jvmprof_common::pause::CAUSE_BYTES;
+
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;
@@ -16,6 +18,8 @@ const MAX_ENTRIES: u32 = 65_536;
 const COMMAND: &[u8] = b"sun.rt.javaCommand\0";
 const LOADED_CLASSES: &[u8] = b"java.cls.loadedClasses\0";
 const UNLOADED_CLASSES: &[u8] = b"java.cls.unloadedClasses\0";
+const CAUSE: &[u8] = b"sun.gc.cause\0";
+const LAST_CAUSE: &[u8] = b"sun.gc.lastCause\0";
 /// `PerfDataPrologue::magic`, as it stands in memory.
 const MAGIC: u32 = 0xc0c0_feca;
 
@@ -24,6 +28,15 @@ const MAGIC: u32 = 0xc0c0_feca;
 pub(crate) struct ClassCounters {
     pub(crate) loaded: Avma,
     pub(crate) unloaded: Avma,
+}
+
+/// Addresses of the texts by which a JVM says why it collects garbage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CauseCounters {
+    /// Of the collection that is under way.
+    pub now: Avma,
+    /// Of the last one.
+    pub last: Avma,
 }
 
 /// Address and layout of the performance counters.
@@ -72,6 +85,17 @@ impl PerfFields {
             (value.len() >= size_of::<u64>() && address.is_multiple_of(8)).then_some(Avma(address))
         };
         Some(ClassCounters { loaded: counter(LOADED_CLASSES)?, unloaded: counter(UNLOADED_CLASSES)? })
+    }
+
+    /// The addresses of the causes of collections, each of [`CAUSE_BYTES`] at least. `None` as
+    /// above.
+    pub(crate) fn causes(&self, memory: &impl ProcessMemory) -> Option<CauseCounters> {
+        let (start, bytes) = self.counters(memory)?;
+        let text = |name| {
+            let value = self.find(&bytes, name)?;
+            (value.len() >= CAUSE_BYTES).then_some(Avma(start.0 + value.start as u64))
+        };
+        Some(CauseCounters { now: text(CAUSE)?, last: text(LAST_CAUSE)? })
     }
 
     /// All counters, and their address.

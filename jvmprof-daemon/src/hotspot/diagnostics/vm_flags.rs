@@ -16,7 +16,7 @@ const MAX_TEXT: usize = 1024;
 const ORIGIN: u32 = 15;
 
 /// A flag that doesn't have its default value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VmFlag {
     pub name: String,
     /// As `-XX:+PrintFlagsFinal` prints it.

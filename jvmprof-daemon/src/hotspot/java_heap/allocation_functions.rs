@@ -4,11 +4,9 @@
 use std::path::Path;
 
 use memchr::memmem::find_iter;
-use object::LittleEndian as Le;
-use object::elf::{self, Sym64};
-use object::pod;
+use object::elf;
 
-use crate::hotspot::vmstructs::symtab_variables::{ENTRY, each_piece};
+use crate::hotspot::vmstructs::symtab_variables::{each_piece, find_addresses, symtab};
 use crate::native::byte_source::{ByteSource, RegularFile};
 use crate::native::debug_files::DebugFileLocator;
 use crate::native::elf::ElfFile;
@@ -27,7 +25,7 @@ const WITH_THREAD: [&str; 2] = ["P10JavaThread", "P6Thread"];
 /// Bytes of a mangled name, at most.
 const MAX_NAME: u64 = 256;
 
-/// Why a JVM's allocations can't be seen.
+/// Why what a JVM does can't be seen by its functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum FunctionsError {
     #[error("its file can't be read")]
@@ -90,10 +88,7 @@ fn find_in_debug_file<S: ByteSource>(
 /// Returns the stated addresses of the two functions.
 fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], FunctionsError> {
     let no_symbols = FunctionsError::NoSymbols(file.build_id());
-    let sections = file.sections();
-    let symbols = sections.iter().find(|it| it.kind == elf::SHT_SYMTAB.0 && !it.no_bits);
-    let symbols = symbols.ok_or(no_symbols)?;
-    let strings = sections.get(symbols.link as usize).ok_or(no_symbols)?;
+    let (symbols, strings) = symtab(file).ok_or(no_symbols)?;
     let (mut names, mut has_others) = ([None; 2], false);
     each_piece(file, strings, MAX_NAME, |start, bytes| {
         for at in find_iter(bytes, CLASS) {
@@ -112,28 +107,17 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], Functions
             }
         }
     });
-    let [Some(in_new_tlab), Some(outside_tlab)] = names else {
+    if names.contains(&None) {
         return Err(if has_others { FunctionsError::NoThread } else { no_symbols });
-    };
-    let (wanted, mut found) = ([in_new_tlab, outside_tlab], [None; 2]);
-    each_piece(file, symbols, 0, |_, bytes| {
-        let whole = bytes.len() - bytes.len() % ENTRY as usize;
-        for symbol in pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default() {
-            let name = u64::from(symbol.st_name.get(Le));
-            let is_function = symbol.st_type() == elf::STT_FUNC && symbol.st_shndx.get(Le) != elf::SHN_UNDEF;
-            if let Some(index) = wanted.iter().position(|wanted| is_function && *wanted == name) {
-                found[index] = Some(Svma(symbol.st_value.get(Le)));
-            }
-        }
-    });
-    match found {
+    }
+    match find_addresses(file, symbols, &[elf::STT_FUNC], names) {
         [Some(in_new_tlab), Some(outside_tlab)] => Ok([in_new_tlab, outside_tlab]),
         _ => Err(no_symbols),
     }
 }
 
 /// Returns where code with this stated address is in the file.
-fn file_offset<S: ByteSource>(file: &ElfFile<S>, address: Svma) -> Option<FileOffset> {
+pub(crate) fn file_offset<S: ByteSource>(file: &ElfFile<S>, address: Svma) -> Option<FileOffset> {
     file.header().segments.iter().find_map(|segment| {
         let within = address.0.checked_sub(segment.address.0)?;
         (segment.executable && within < segment.file_size).then(|| FileOffset(segment.offset.0 + within))

@@ -163,6 +163,15 @@ impl HeapLayout {
         word.base.wrapping_add(narrow << word.left)
     }
 
+    /// Returns the address of the class of the object that begins with these words, or what can't
+    /// be one.
+    pub fn klass_of(&self, object: [u64; 2]) -> Avma {
+        let mut header = [0; 24];
+        header[..8].copy_from_slice(&object[0].to_le_bytes());
+        header[8..16].copy_from_slice(&object[1].to_le_bytes());
+        Avma(self.klass(&header))
+    }
+
     /// Returns the length that an array with this header has.
     #[inline]
     pub(super) fn array_length(&self, header: &[u8; 24]) -> u64 {

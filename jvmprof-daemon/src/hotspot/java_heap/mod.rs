@@ -1,6 +1,7 @@
 //! Objects in the Java heap: their classes and sizes, and what a thread's buffer consists of.
 
 pub mod allocation_functions;
+pub(crate) mod blocker_fields;
 pub(crate) mod heap_layout;
 pub mod klass;
 pub mod tlab_census;

@@ -34,11 +34,12 @@ pub(crate) struct ClassUnloads {
 
 impl ClassUnloads {
     /// Returns true if what has just been read is what was there when it was sampled, as far as the
-    /// JVM's `count` says, which was read behind it. A JVM that doesn't count is believed.
-    pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: SampleTimes) -> bool {
+    /// JVM's `count` says, which was read behind it, at
+    /// `read_ns`. A JVM that doesn't count is believed.
+    pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: SampleTimes, read_ns: u64) -> bool {
         let Some(count) = count else { return true };
         if self.count.swap(count, Ordering::Relaxed) != count {
-            self.since_ns.store(times.now_ns, Ordering::Relaxed);
+            self.since_ns.store(read_ns, Ordering::Relaxed);
         }
         // As long as none was ever unloaded it doesn't matter since when that is known.
         let is_same = count == 0 || self.since_ns.load(Ordering::Relaxed) <= times.sampled_ns;
@@ -55,7 +56,7 @@ mod tests {
         let unloads = ClassUnloads::default();
         let at = |count: u64, sampled_ms: u64, now_ms: u64| {
             let times = SampleTimes { sampled_ns: sampled_ms * 1_000_000, now_ns: now_ms * 1_000_000 };
-            unloads.is_as_sampled(Some(count), times)
+            unloads.is_as_sampled(Some(count), times, times.now_ns)
         };
         assert!(at(0, 0, 500), "a JVM that starts has unloaded none");
         assert!(!at(3, 500, 600), "three since");
@@ -63,6 +64,17 @@ mod tests {
         assert!(at(3, 600, 900));
         assert!(!at(3, 599, 900), "nobody knows whether it was before or behind");
         assert!(!at(4, 900, 1_000));
-        assert!(unloads.is_as_sampled(None, SampleTimes { sampled_ns: 0, now_ns: 1 << 40 }));
+        assert!(unloads.is_as_sampled(None, SampleTimes { sampled_ns: 0, now_ns: 1 << 40 }, 1 << 40));
+    }
+
+    #[test]
+    fn a_count_holds_since_it_was_read_not_since_the_naming_began() {
+        let unloads = ClassUnloads::default();
+        let times = |sampled_ns: u64, now_ns: u64| SampleTimes { sampled_ns, now_ns };
+        let read_ns = 3 * SOON_NS;
+        assert!(!unloads.is_as_sampled(Some(1), times(0, 2 * SOON_NS), read_ns));
+        let between = times(5 * SOON_NS / 2, 9 * SOON_NS);
+        assert!(!unloads.is_as_sampled(Some(1), between, 9 * SOON_NS), "unloaded before or behind it");
+        assert!(unloads.is_as_sampled(Some(1), times(read_ns, 9 * SOON_NS), 9 * SOON_NS));
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::clock::monotonic_ns;
 use crate::hotspot::attach::Hotspot;
 use crate::hotspot::code_cache::nmethod::{NmethodDebugInfo, NmethodId};
 use crate::hotspot::code_cache::scope_descs::{self, ScopeDesc};
@@ -385,7 +386,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         let readings: Vec<&MethodReads> = described.iter().flatten().map(|(reading, _)| reading).collect();
         let mut after = identify_again(&readings, layout, &self.memory).into_iter();
         let unloaded = self.unloaded_classes.and_then(|counter| self.memory.read_u64(counter));
-        let is_sure = self.unloads.is_as_sampled(unloaded, times);
+        let read_ns = if times == SampleTimes::STOPPED { 0 } else { monotonic_ns() };
+        let is_sure = self.unloads.is_as_sampled(unloaded, times, read_ns);
         let mut too_late = BTreeSet::new();
         for ((method, identity), described) in before.into_iter().zip(described) {
             let found = described.and_then(|(_, info)| {

@@ -7,7 +7,7 @@ use crate::hotspot::java_cache::JavaCache;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::stubs::stub_names::StubNames;
-use crate::hotspot::vmstructs::symtab_variables::StubVariables;
+use crate::hotspot::vmstructs::symtab_variables::SymtabVariables;
 use crate::types::Avma;
 
 impl<M: ProcessMemory> Hotspot<M> {
@@ -15,11 +15,13 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// stubs have the names of their blobs.
     pub fn locate_stub_names(&mut self, pid: u32, cache: &JavaCache) {
         let variables = cache.symtab_variables.locate(pid, self.image(), &self.memory);
+        self.blocker_variables = variables.blockers;
+        self.vm_operation = variables.vm_operation;
         self.set_stub_variables(variables);
     }
 
     /// Reads the lists of stubs that these variables lead to.
-    pub fn set_stub_variables(&mut self, variables: StubVariables) {
+    pub fn set_stub_variables(&mut self, variables: SymtabVariables) {
         tracing::debug!(?variables, "where stubs are listed");
         self.stub_names = StubNames::new(variables);
         self.refresh_stub_names();

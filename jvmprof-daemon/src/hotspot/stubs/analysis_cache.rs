@@ -6,12 +6,13 @@
 //! same: where all other bytes are the same, so are the rows.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use super::CodeKind;
+use super::machine_code::relocatable_fields::RelocatableField;
 use super::piece_shape::PieceShape;
-use super::relocatable_fields::RelocatableField;
+use crate::native::file_identity::HashKey;
 use crate::types::Avma;
 
 /// Fields and spans of what is remembered, at most, and as much for each piece: some megabytes.
@@ -25,11 +26,11 @@ const ALIGNMENT: u64 = 64;
 
 /// The properties of a piece that are quickly compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct PieceKey {
-    kind: CodeKind,
-    name: Arc<str>,
-    len: usize,
-    alignment: u64,
+pub(super) struct PieceKey {
+    pub(super) kind: CodeKind,
+    pub(super) name: Arc<str>,
+    pub(super) len: usize,
+    pub(super) alignment: u64,
 }
 
 impl PieceKey {
@@ -40,32 +41,43 @@ impl PieceKey {
 
 /// A piece of code, apart from its fields.
 #[derive(Debug)]
-struct AnalyzedPiece {
+pub(super) struct AnalyzedPiece {
     /// In order of their offsets.
-    fields: Box<[RelocatableField]>,
+    pub(super) fields: Box<[RelocatableField]>,
     /// A hash of all other bytes.
-    rest: u64,
-    shape: Arc<PieceShape>,
+    pub(super) rest: u64,
+    pub(super) shape: Arc<PieceShape>,
 }
 
 impl AnalyzedPiece {
-    fn is(&self, bytes: &[u8], seed: &RandomState) -> bool {
-        self.fields.iter().all(|field| field.leads_out(bytes)) && rest(bytes, &self.fields, seed) == self.rest
+    fn is(&self, bytes: &[u8], hash_key: HashKey) -> bool {
+        self.fields.iter().all(|field| field.leads_out(bytes))
+            && rest(bytes, &self.fields, hash_key) == self.rest
+    }
+
+    /// In the unit of [`MAX_KNOWN`].
+    fn size(&self) -> usize {
+        self.fields.len() + self.shape.spans() + PER_PIECE
     }
 }
 
 /// Pieces of code of all JVMs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct AnalysisCache {
     /// Adapters are of few lengths.
     pieces: HashMap<PieceKey, Vec<AnalyzedPiece>>,
     /// In the unit of [`MAX_KNOWN`].
     size: usize,
-    /// Drawn anew by each daemon: no process can make code that is taken for another's.
-    seed: RandomState,
+    /// A secret: no process can make code that is taken for another's.
+    hash_key: HashKey,
 }
 
 impl AnalysisCache {
+    /// An empty cache, whose hashes are by this key.
+    pub(super) fn new(hash_key: HashKey) -> Self {
+        Self { pieces: HashMap::new(), size: 0, hash_key }
+    }
+
     /// Returns the shape that was made of the same code.
     pub(super) fn find(
         &self,
@@ -75,41 +87,62 @@ impl AnalysisCache {
         name: &Arc<str>,
     ) -> Option<Arc<PieceShape>> {
         let alike = self.pieces.get(&PieceKey::of(start, bytes, kind, name))?;
-        alike.iter().find(|known| known.is(bytes, &self.seed)).map(|known| Arc::clone(&known.shape))
+        alike.iter().find(|known| known.is(bytes, self.hash_key)).map(|known| Arc::clone(&known.shape))
     }
 
-    /// Remembers what was made of code, whose instructions have these fields.
+    /// Remembers what was made of code, whose instructions have these fields. Returns false if it
+    /// isn't kept.
     pub(super) fn remember(
         &mut self,
         (start, bytes, kind): (Avma, &[u8], CodeKind),
         name: &Arc<str>,
         mut fields: Vec<RelocatableField>,
         shape: &Arc<PieceShape>,
-    ) {
-        let size = fields.len() + shape.spans() + PER_PIECE;
-        if size > MAX_KNOWN {
-            return;
-        }
-        if self.size + size > MAX_KNOWN {
-            *self = Self::default();
+    ) -> bool {
+        // Nothing of them is analysed, and their bytes differ from JVM to JVM.
+        if matches!(kind, CodeKind::Frameless | CodeKind::Continuations) {
+            return false;
         }
         fields.sort_unstable_by_key(|field| field.offset());
-        let known = AnalyzedPiece {
-            rest: rest(bytes, &fields, &self.seed),
-            fields: fields.into(),
-            shape: Arc::clone(shape),
-        };
-        let alike = self.pieces.entry(PieceKey::of(start, bytes, kind, name)).or_default();
-        if alike.len() < MAX_ALIKE {
-            alike.push(known);
+        let rest = rest(bytes, &fields, self.hash_key);
+        let piece = AnalyzedPiece { rest, fields: fields.into(), shape: Arc::clone(shape) };
+        self.insert(PieceKey::of(start, bytes, kind, name), piece)
+    }
+
+    /// Adds a piece. Where there is no space for it, all others are forgotten. Returns false if it
+    /// is too large, or if there are many like it.
+    pub(super) fn insert(&mut self, key: PieceKey, piece: AnalyzedPiece) -> bool {
+        let size = piece.size();
+        if size > MAX_KNOWN {
+            return false;
+        }
+        if self.size + size > MAX_KNOWN {
+            *self = Self::new(self.hash_key);
+        }
+        let alike = self.pieces.entry(key).or_default();
+        let has_space = alike.len() < MAX_ALIKE;
+        if has_space {
+            alike.push(piece);
             self.size += size;
         }
+        has_space
+    }
+
+    /// Returns all pieces.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (&PieceKey, &AnalyzedPiece)> {
+        self.pieces.iter().flat_map(|(key, alike)| alike.iter().map(move |piece| (key, piece)))
+    }
+}
+
+impl Default for AnalysisCache {
+    fn default() -> Self {
+        Self::new(HashKey::random())
     }
 }
 
 /// A hash of the bytes between the fields.
-fn rest(bytes: &[u8], fields: &[RelocatableField], seed: &RandomState) -> u64 {
-    let mut hasher = seed.build_hasher();
+fn rest(bytes: &[u8], fields: &[RelocatableField], hash_key: HashKey) -> u64 {
+    let mut hasher = hash_key.hasher();
     let mut from = 0;
     for field in fields {
         let (at, behind) = (field.offset(), field.offset() + field.bytes());

@@ -35,6 +35,23 @@ pub enum CodeKind {
 }
 
 impl CodeKind {
+    /// All kinds, in the order of their declaration.
+    pub(super) const ALL: [Self; 13] = [
+        Self::Stub,
+        Self::StubRoutines,
+        Self::Frameless,
+        Self::InterpreterEntry,
+        Self::MethodHandles,
+        Self::InterpreterFrame,
+        Self::Adapter,
+        Self::Exception,
+        Self::Framed,
+        Self::Safepoint,
+        Self::Deoptimization,
+        Self::UncommonTrap,
+        Self::Continuations,
+    ];
+
     /// Data lies between pieces of code.
     pub(super) fn has_tables(self) -> bool {
         self == Self::StubRoutines

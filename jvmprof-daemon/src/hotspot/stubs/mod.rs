@@ -6,17 +6,13 @@
 //! stack pointer is followed. So rows are exact for each instruction, and hold for JDKs that nobody
 //! has seen yet, as long as code is entered the same way. nmethods aren't looked at here.
 
+mod analyses_on_disk;
 mod analysis_cache;
-mod apx_instructions;
 mod code_kinds;
-mod control_flow;
-mod frame_state;
-mod instruction_effects;
+mod machine_code;
 mod named_stub;
 mod native_code;
 mod piece_shape;
-mod relocatable_fields;
-mod rows_by_offset;
 pub(crate) mod stub_names;
 mod stub_rows;
 mod vtable_stubs;
@@ -27,12 +23,13 @@ mod tests;
 use iced_x86::{Mnemonic, OpKind};
 use jvmprof_common::rows::Row;
 
+pub use self::analyses_on_disk::AnalysesOnDisk;
 pub use self::code_kinds::{CodeKind, kind_of_blob, kind_of_codelet};
-use self::control_flow::{ControlFlow, LocalCalls};
-use self::frame_state::FrameState;
-use self::instruction_effects::CallConventions;
+use self::machine_code::control_flow::{ControlFlow, LocalCalls};
+use self::machine_code::frame_state::FrameState;
+use self::machine_code::instruction_effects::CallConventions;
+use self::machine_code::relocatable_fields::RelocatableField;
 pub use self::native_code::analyze_native;
-use self::relocatable_fields::RelocatableField;
 pub(crate) use self::stub_rows::PieceShapes;
 pub use self::stub_rows::{Coverage, StubRows};
 use crate::types::Avma;
@@ -48,16 +45,11 @@ pub struct Span {
 /// src/hotspot/cpu/x86/globals_x86.hpp).
 const STUB_ALIGNMENT: u64 = 16;
 
-/// The rows of one range of generated code.
+/// The rows of one range of generated code, and the bytes that it makes nothing of.
 ///
 /// `code`: the range's bytes, which begin at `base`. `seeds`: further addresses where it is entered
-/// in the way of its kind. The result is sorted, begins at `base` and ends where the range ends:
-/// the caller ends it.
-pub fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<Span> {
-    analyze_piece(code, base, kind, seeds).0
-}
-
-/// As [`analyze`], with the bytes that it makes nothing of.
+/// in the way of its kind. The rows are sorted, begin at `base` and end where the range ends: the
+/// caller ends them.
 fn analyze_piece(
     code: &[u8],
     base: Avma,

@@ -6,9 +6,9 @@
 
 use jvmprof_common::rows::Row;
 
-use super::control_flow::{ControlFlow, LocalCalls};
-use super::frame_state::FrameState;
-use super::instruction_effects::CallConventions;
+use super::machine_code::control_flow::{ControlFlow, LocalCalls};
+use super::machine_code::frame_state::FrameState;
+use super::machine_code::instruction_effects::CallConventions;
 use super::{STUB_ALIGNMENT, spans};
 use crate::types::Svma;
 

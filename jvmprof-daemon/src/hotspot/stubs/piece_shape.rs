@@ -28,7 +28,7 @@ pub(super) struct SpanStart {
 }
 
 /// The number of no row.
-const NO_ROW: u32 = u32::MAX;
+pub(super) const NO_ROW: u32 = u32::MAX;
 
 impl PieceShape {
     /// `bytes`: less than 4 GiB: a code cache has 2 GiB at most. `spans`: what [`super::analyze`]
@@ -47,11 +47,16 @@ impl PieceShape {
             row: span.row.map_or(NO_ROW, &mut number),
         };
         let spans: Box<[SpanStart]> = spans.iter().map(compact).collect();
-        let bytes = bytes as u32;
+        Self::from_parts(Arc::clone(name), bytes as u32, rows.into(), spans)
+    }
+
+    /// A shape of rows and of spans in the order of their offsets, all of which are less than
+    /// `bytes`.
+    pub(super) fn from_parts(name: Arc<str>, bytes: u32, rows: Box<[Row]>, spans: Box<[SpanStart]>) -> Self {
         let ends = spans.iter().skip(1).map(|span| span.offset).chain([bytes]);
         let covered = spans.iter().zip(ends).filter(|(span, _)| span.row != NO_ROW);
         let covered_bytes = covered.map(|(span, end)| end - span.offset).sum();
-        Self { name: Arc::clone(name), bytes, covered_bytes, rows: rows.into(), spans }
+        Self { name, bytes, covered_bytes, rows, spans }
     }
 
     /// The number of its spans.

@@ -13,7 +13,7 @@ use super::code_kinds::is_stub_routines;
 use super::named_stub::NamedStub;
 use super::vtable_stubs;
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::symtab_variables::StubVariables;
+use crate::hotspot::vmstructs::symtab_variables::SymtabVariables;
 use crate::types::Avma;
 
 /// Stubs of one kind, at most. JDK 25 has 160 in `StubRoutines`, an application server a few
@@ -34,7 +34,7 @@ const STUB_ROUTINES: &str = "StubRoutines";
 /// The named stubs of one JVM, as they were listed last.
 #[derive(Debug, Default)]
 pub(crate) struct StubNames {
-    variables: StubVariables,
+    variables: SymtabVariables,
     routines: StubList,
     vtable_stubs: StubList,
     reads: u32,
@@ -51,7 +51,7 @@ struct StubList {
 }
 
 impl StubNames {
-    pub(crate) fn new(variables: StubVariables) -> Self {
+    pub(crate) fn new(variables: SymtabVariables) -> Self {
         Self { variables, ..Self::default() }
     }
 
@@ -197,10 +197,16 @@ fn without_overlaps(mut stubs: Vec<NamedStub>) -> Box<[NamedStub]> {
 mod tests {
     use super::*;
     use crate::hotspot::process_memory::{MemoryRead, RecordedMemory};
+    use crate::hotspot::vmstructs::symtab_variables::BlockerVariables;
 
     const LIST: Avma = Avma(0x10_0000);
     const BLOB: Range<Avma> = Avma(0x7f00_0000_1000)..Avma(0x7f00_0000_2000);
-    const VARIABLES: StubVariables = StubVariables { stub_code_descs: Some(LIST), vtable_stubs: None };
+    const VARIABLES: SymtabVariables = SymtabVariables {
+        stub_code_descs: Some(LIST),
+        vtable_stubs: None,
+        blockers: BlockerVariables { current_thread: None, park_blocker_offset: None },
+        vm_operation: None,
+    };
 
     /// A list of descriptors, each `(group, name, start, end)`, as JDK 9 and later have them.
     fn memory_of(stubs: &[(&str, &str, u64, u64)], jdk_8: bool) -> RecordedMemory {
@@ -305,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_list_without_an_end_is_given_up_and_not_read_for_ever() {
-        let variables = StubVariables { stub_code_descs: Some(LIST), vtable_stubs: Some(LIST) };
+        let variables = SymtabVariables { vtable_stubs: Some(LIST), ..VARIABLES };
         for is_cycle in [true, false] {
             let memory = Endless { is_cycle, reads: 0.into() };
             let mut names = StubNames::new(variables);

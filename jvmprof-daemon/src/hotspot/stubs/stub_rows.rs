@@ -2,10 +2,12 @@
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use jvmprof_common::rows::Row;
 
+use super::analyses_on_disk::AnalysesOnDisk;
 use super::analysis_cache::AnalysisCache;
 use super::piece_shape::{PieceShape, SpanStart};
 use super::{CodeKind, Span, analyze_piece, kind_of_blob, kind_of_codelet};
@@ -23,26 +25,78 @@ pub struct StubRows {
 
 /// The shapes of the pieces of all JVMs: those of one version are the same, wherever they lie.
 #[derive(Debug, Default)]
-pub(crate) struct PieceShapes(Mutex<ShapesAndAnalyses>);
+pub(crate) struct PieceShapes {
+    state: Mutex<ShapesAndAnalyses>,
+    on_disk: Option<Arc<AnalysesOnDisk>>,
+    /// The thread that writes to disk.
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
 
 #[derive(Debug, Default)]
 struct ShapesAndAnalyses {
-    known: AnalysisCache,
+    /// None before the first piece of code.
+    known: Option<AnalysisCache>,
     shapes: Interner<PieceShape>,
+    /// True if `known` has more than is on disk.
+    is_new: bool,
 }
 
 impl PieceShapes {
+    /// Shapes that know what an earlier run has analysed.
+    pub(crate) fn with_analyses(on_disk: Arc<AnalysesOnDisk>) -> Self {
+        Self { state: Mutex::default(), on_disk: Some(on_disk), writer: Mutex::default() }
+    }
+
     /// Returns the shape of this code, which is analysed unless it was before.
     fn of(&self, start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Arc<PieceShape> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.known.find(start, bytes, kind, name) {
-            return known;
+        let mut state = lock(&self.state);
+        let all = &mut *state;
+        let load = || self.on_disk.as_deref().map(AnalysesOnDisk::load).unwrap_or_default();
+        let known = all.known.get_or_insert_with(load);
+        if let Some(known) = known.find(start, bytes, kind, name) {
+            return all.shapes.share(known);
         }
         let (spans, fields) = analyze_piece(bytes, start, kind, &[]);
         let shape = all.shapes.share(Arc::new(PieceShape::new(start, bytes.len(), &spans, name)));
-        all.known.remember((start, bytes, kind), name, fields, &shape);
+        all.is_new |= known.remember((start, bytes, kind), name, fields, &shape);
         shape
     }
+
+    /// Writes what was analysed since the last time to disk, in the background.
+    pub(crate) fn keep_new(&self) {
+        let Some(on_disk) = &self.on_disk else { return };
+        let mut writer = lock(&self.writer);
+        if writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
+            return;
+        }
+        let encoded = {
+            let mut state = lock(&self.state);
+            if !std::mem::take(&mut state.is_new) {
+                return;
+            }
+            AnalysesOnDisk::encode(state.known.get_or_insert_default())
+        };
+        let on_disk = Arc::clone(on_disk);
+        let write = move || on_disk.keep(&encoded);
+        match thread::Builder::new().name("stub-analyses".to_owned()).spawn(write) {
+            Ok(started) => *writer = Some(started),
+            Err(error) => tracing::debug!(%error, "no thread to write analyses of stubs to disk"),
+        }
+    }
+}
+
+impl Drop for PieceShapes {
+    fn drop(&mut self) {
+        let wait = || lock(&self.writer).take().map(JoinHandle::join);
+        // A write that is under way lacks what was analysed since.
+        wait();
+        self.keep_new();
+        wait();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One range of code.

@@ -11,6 +11,10 @@ fn code(instructions: &[&[u8]]) -> Vec<u8> {
     instructions.concat()
 }
 
+fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<Span> {
+    analyze_piece(code, base, kind, seeds).0
+}
+
 /// The row before each of the instructions.
 fn rows(kind: CodeKind, instructions: &[&[u8]]) -> Vec<Option<Row>> {
     let spans = analyze(&code(instructions), BASE, kind, &[]);

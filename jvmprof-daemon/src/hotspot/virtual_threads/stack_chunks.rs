@@ -3,13 +3,13 @@
 //!
 //! Neither that class nor its fields are among what a JVM says of itself, but a class that is
 //! (`Object`) is the first of the table of well-known classes (openjdk
-//! src/hotspot/share/classfile/vmClasses.hpp), and each class has a list of its fields
-//! (share/oops/fieldInfo.inline.hpp, JDK 21 and later).
+//! src/hotspot/share/classfile/vmClasses.hpp), and each class has a list of its fields.
 
 use jvmprof_common::jvm::{JvmLayout, StackChunkLayout};
 
+use super::field_lists::{FieldLists, texts};
 use super::gc_forwarding_tables::CollectorFields;
-use crate::hotspot::code_cache::unsigned5::{Unsigned5Encoding, Unsigned5Reader};
+use crate::hotspot::code_cache::unsigned5::Unsigned5Encoding;
 use crate::hotspot::diagnostics::vm_flags::FlagFields;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;
@@ -19,24 +19,18 @@ const CHUNK: &str = "jdk/internal/vm/StackChunk";
 const CONTINUATION: &str = "jdk/internal/vm/Continuation";
 /// Well-known classes that are looked at; JDK 21 to 28 have about 100.
 const MAX_CLASSES: u64 = 256;
-/// Bytes of a list of fields, at most; that of a `StackChunk` has 60.
-const MAX_FIELD_BYTES: u32 = 4096;
-const MAX_NAME: usize = 64;
 
 /// Addresses and offsets that lead to the layout of `StackChunk`.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkFields {
     classes: Avma,
     layout_helper: u64,
-    fields: u64,
-    constants: u64,
-    pool_bytes: u64,
+    lists: FieldLists,
     oop_klass: u16,
     /// `markWord::klass_shift`, for objects without a class word (JDK 24 and later).
     mark_klass_shift: Option<u64>,
     klass_coding: Coding,
     oop_coding: Coding,
-    optional: Optional,
     collector: CollectorFields,
     flags: FlagFields,
 }
@@ -48,15 +42,6 @@ struct Coding {
     shift: Avma,
 }
 
-/// Bits of a field's flags that say that more numbers follow, or that the JVM added the field.
-#[derive(Clone, Copy, Debug)]
-struct Optional {
-    initialized: u32,
-    injected: u32,
-    generic: u32,
-    contended: u32,
-}
-
 /// A class of the table.
 #[derive(Clone, Copy, Debug)]
 struct Class {
@@ -64,31 +49,16 @@ struct Class {
     instance_bytes: u16,
 }
 
-/// A field in a class's list of fields.
-#[derive(Debug, Default)]
-struct Fields {
-    /// Those that the class file has: index of the name in the pool, and offset.
-    own: Vec<(u32, u32)>,
-    /// Offsets of those that the JVM has added.
-    added: Vec<u32>,
-}
-
 impl ChunkFields {
     /// `None` for JVMs without virtual threads, and for those that don't say enough.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
         let address = |names: [&'static str; 2]| names.iter().find_map(|name| lookup.maybe_address(name));
         let offset = |name| lookup.maybe(&[name]).ok().flatten().map(u64::from);
-        let bit = |name: &str| {
-            let bit = lookup.0.int(&format!("FieldInfo::FieldFlags::_ff_{name}"))?;
-            1u32.checked_shl(u32::try_from(bit).ok()?)
-        };
         Some(Self {
             classes: lookup
                 .maybe_address("vmClasses::_klasses[static_cast<int>(vmClassID::Object_klass_knum)]")?,
             layout_helper: offset("Klass::_layout_helper")?,
-            fields: offset("InstanceKlass::_fieldinfo_stream")?,
-            constants: offset("InstanceKlass::_constants")?,
-            pool_bytes: lookup.size("ConstantPool").ok()?.into(),
+            lists: FieldLists::new(lookup)?,
             oop_klass: lookup
                 .maybe(&["oopDesc::_metadata._compressed_klass", "oopDesc::_compressed_klass"])
                 .ok()??,
@@ -106,12 +76,6 @@ impl ChunkFields {
             oop_coding: Coding {
                 base: address(["CompressedOops::_base", "CompressedOops::_narrow_oop._base"])?,
                 shift: address(["CompressedOops::_shift", "CompressedOops::_narrow_oop._shift"])?,
-            },
-            optional: Optional {
-                initialized: bit("initialized")?,
-                injected: bit("injected")?,
-                generic: bit("generic")?,
-                contended: bit("contended")?,
             },
             collector: CollectorFields::new(lookup),
             flags: FlagFields::new(lookup).ok()?,
@@ -219,20 +183,11 @@ impl ChunkFields {
         encoding: Unsigned5Encoding,
         memory: &impl ProcessMemory,
     ) -> Option<[u16; N]> {
-        let (bytes, pool) = self.field_list(class, memory)?;
-        let fields = self.fields(&bytes, encoding)?.own;
-        let slots: Vec<Avma> =
-            fields.iter().map(|(name, _)| Avma(pool + self.pool_bytes + u64::from(*name) * 8)).collect();
-        let symbols: Vec<u64> =
-            memory.read_words(&slots).into_iter().map(Option::unwrap_or_default).collect();
-        let texts = texts(&symbols, layout, memory);
-        let offset = |name: &str| {
-            let index = texts.iter().position(|text| text.as_deref() == Some(name.as_bytes()))?;
-            u16::try_from(fields[index].1).ok().filter(|offset| *offset < class.instance_bytes)
-        };
+        let found = self.lists.offsets(class.klass, &names, layout, encoding, memory)?;
+        let in_object = |offset: u32| u16::try_from(offset).ok().filter(|it| *it < class.instance_bytes);
         let mut offsets = [0; N];
-        for (found, name) in offsets.iter_mut().zip(names) {
-            *found = offset(name)?;
+        for (offset, found) in offsets.iter_mut().zip(found) {
+            *offset = in_object(found?)?;
         }
         Some(offsets)
     }
@@ -246,39 +201,9 @@ impl ChunkFields {
         encoding: Unsigned5Encoding,
         memory: &impl ProcessMemory,
     ) -> Option<u16> {
-        let (bytes, _) = self.field_list(chunk, memory)?;
-        let [_cont, _flags, _pc, at, ..] = self.fields(&bytes, encoding)?.added[..] else { return None };
+        let added = self.lists.added(chunk.klass, encoding, memory)?;
+        let [_cont, _flags, _pc, at, ..] = added[..] else { return None };
         u16::try_from(at).ok().filter(|at| at.is_multiple_of(4) && *at < chunk.instance_bytes)
-    }
-
-    /// A class's list of fields, and the pool that has their names.
-    fn field_list(&self, class: Class, memory: &impl ProcessMemory) -> Option<(Vec<u8>, u64)> {
-        let words =
-            memory.read_words(&[self.fields, self.constants].map(|offset| Avma(class.klass.0 + offset)));
-        let (list, pool) = (words[0]?, words[1]?);
-        // share/oops/array.hpp: an `int` length, then the bytes.
-        let length = field::u32(&memory.read_bytes(Avma(list), 4)?, 0)?;
-        Some((memory.read_bytes(Avma(list + 4), length.min(MAX_FIELD_BYTES) as usize)?, pool))
-    }
-
-    fn fields(&self, bytes: &[u8], encoding: Unsigned5Encoding) -> Option<Fields> {
-        let mut reader = Unsigned5Reader::new(bytes, 0, encoding);
-        let own = reader.unsigned()?;
-        let injected = reader.unsigned()?;
-        let mut fields = Fields::default();
-        for _ in 0..own.saturating_add(injected).min(MAX_FIELD_BYTES) {
-            let (name, _signature, offset) = (reader.unsigned()?, reader.unsigned()?, reader.unsigned()?);
-            let (_access, flags) = (reader.unsigned()?, reader.unsigned()?);
-            let optional = [self.optional.initialized, self.optional.generic, self.optional.contended];
-            for _ in optional.into_iter().filter(|bit| flags & bit != 0) {
-                reader.unsigned()?;
-            }
-            match flags & self.optional.injected {
-                0 => fields.own.push((name, offset)),
-                _ => fields.added.push(offset),
-            }
-        }
-        Some(fields)
     }
 }
 
@@ -289,22 +214,4 @@ impl Coding {
         // Objects are aligned to 256 bytes at most, classes to 1,024.
         Some((base, u16::try_from(shift).ok().filter(|shift| *shift <= 10)?))
     }
-}
-
-/// The texts of symbols, as far as they are short.
-fn texts(symbols: &[u64], layout: &JvmLayout, memory: &impl ProcessMemory) -> Vec<Option<Vec<u8>>> {
-    let stretch = |offset: u16, bytes| {
-        let place = move |symbol: &u64| (Avma(symbol.wrapping_add(u64::from(offset))), bytes);
-        symbols.iter().map(place).collect::<Vec<_>>()
-    };
-    let lengths = memory.read_stretches(&stretch(layout.symbol_length, 2));
-    let places: Vec<(Avma, usize)> = lengths
-        .iter()
-        .zip(stretch(layout.symbol_body, 0))
-        .map(|(length, (at, _))| {
-            let length = length.as_ref().and_then(|bytes| field::u16(bytes, 0)).unwrap_or(0);
-            (at, usize::from(length).min(MAX_NAME))
-        })
-        .collect();
-    memory.read_stretches(&places)
 }

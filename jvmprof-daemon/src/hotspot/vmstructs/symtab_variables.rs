@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use memchr::memmem::Finder;
 use object::LittleEndian as Le;
-use object::elf::{self, Sym64};
+use object::elf::{self, Sym64, SymbolType};
 use object::pod;
 
 use super::exported_symbols::Image;
@@ -25,7 +25,7 @@ const MAX_TABLE_BYTES: u64 = 256 << 20;
 /// Bytes that are in memory at once.
 const PIECE: u64 = 96 << 10;
 /// Bytes of a symbol in the file.
-pub(crate) const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
+const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
 /// Builds of JVMs that are remembered, at most: all are forgotten then.
 const MAX_BUILDS: usize = 64;
 /// Bytes of a file that must be in the JVM's memory, too: program headers and, behind them, the
@@ -33,17 +33,38 @@ const MAX_BUILDS: usize = 64;
 const HEAD_BYTES: usize = 1024;
 
 /// Number of variables in [`NAMES`].
-const COUNT: usize = 2;
-/// Mangled names of `StubCodeDesc::_list` and `VtableStubs::_table`.
-const NAMES: [&str; COUNT] = ["_ZN12StubCodeDesc5_listE", "_ZN11VtableStubs6_tableE"];
+const COUNT: usize = 5;
+/// Mangled names of `StubCodeDesc::_list`, `VtableStubs::_table`,
+/// `java_lang_Thread::_park_blocker_offset`, `Thread::_thr_current`, and
+/// `VMThread::_cur_vm_operation`.
+const NAMES: [&str; COUNT] = [
+    "_ZN12StubCodeDesc5_listE",
+    "_ZN11VtableStubs6_tableE",
+    "_ZN16java_lang_Thread20_park_blocker_offsetE",
+    "_ZN6Thread12_thr_currentE",
+    "_ZN8VMThread17_cur_vm_operationE",
+];
 
-/// Addresses of the variables that lead to the names of stubs.
+/// Addresses of variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StubVariables {
+pub struct SymtabVariables {
     /// `StubCodeDesc::_list`.
     pub stub_code_descs: Option<Avma>,
     /// `VtableStubs::_table`.
     pub vtable_stubs: Option<Avma>,
+    /// Those that lead to what threads wait for.
+    pub blockers: BlockerVariables,
+    /// `VMThread::_cur_vm_operation`.
+    pub vm_operation: Option<Avma>,
+}
+
+/// Where the variables are that lead to what threads wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockerVariables {
+    /// `Thread::_thr_current`: the distance from the begin of the module's thread-local variables.
+    pub current_thread: Option<Svma>,
+    /// `java_lang_Thread::_park_blocker_offset`, an `int`.
+    pub park_blocker_offset: Option<Avma>,
 }
 
 /// The variables of the builds that were read: files are searched once a build.
@@ -53,11 +74,11 @@ pub(crate) struct VariablesByBuild(Mutex<HashMap<BuildId, [Option<Svma>; COUNT]>
 impl VariablesByBuild {
     /// Finds the variables of the JVM that a process has mapped at `image`. None of them is found
     /// in a file that can't be opened, or isn't what is mapped there.
-    pub(crate) fn locate(&self, pid: u32, image: Image, memory: &impl ProcessMemory) -> StubVariables {
+    pub(crate) fn locate(&self, pid: u32, image: Image, memory: &impl ProcessMemory) -> SymtabVariables {
         self.find(pid, image, memory).unwrap_or_default()
     }
 
-    fn find(&self, pid: u32, image: Image, memory: &impl ProcessMemory) -> Option<StubVariables> {
+    fn find(&self, pid: u32, image: Image, memory: &impl ProcessMemory) -> Option<SymtabVariables> {
         let file = open_image(pid, image)?;
         let elf = ElfFile::parse(RegularFile::new(&file).ok()?).ok()?;
         let mut head = vec![0; HEAD_BYTES];
@@ -77,8 +98,11 @@ impl VariablesByBuild {
             }
             builds.insert(id, found);
         }
-        let [descs, vtables] = found.map(|svma| Some(Avma(svma?.0.checked_add(bias)?)));
-        Some(StubVariables { stub_code_descs: descs, vtable_stubs: vtables })
+        let [descs, vtables, park_blocker_offset, _, vm_operation] =
+            found.map(|svma| Some(Avma(svma?.0.checked_add(bias)?)));
+        // That of a thread-local variable is a distance.
+        let blockers = BlockerVariables { current_thread: found[3], park_blocker_offset };
+        Some(SymtabVariables { stub_code_descs: descs, vtable_stubs: vtables, blockers, vm_operation })
     }
 
     fn builds(&self) -> std::sync::MutexGuard<'_, HashMap<BuildId, [Option<Svma>; COUNT]>> {
@@ -114,22 +138,36 @@ fn variables_of(file: &ElfFile<RegularFile<'_>>, pid: u32) -> [Option<Svma>; COU
 
 /// Returns the stated addresses of these variables, by their mangled names, as `.symtab` has them.
 fn find_variables<S: ByteSource>(file: &ElfFile<S>, names: &[&str; COUNT]) -> [Option<Svma>; COUNT] {
-    let mut found = [None; COUNT];
-    let symbols = file.sections().iter().find(|it| it.kind == elf::SHT_SYMTAB.0 && !it.no_bits);
-    let Some(symbols) = symbols else { return found };
-    let Some(strings) = file.sections().get(symbols.link as usize) else { return found };
+    let Some((symbols, strings)) = symtab(file) else { return [None; COUNT] };
     let offsets = find_strings(file, strings, names);
     if offsets == [None; COUNT] {
-        return found;
+        return [None; COUNT];
     }
+    find_addresses(file, symbols, &[elf::STT_OBJECT, elf::STT_TLS], offsets)
+}
+
+/// Returns the section `.symtab`, and that of its strings.
+pub(crate) fn symtab<S: ByteSource>(file: &ElfFile<S>) -> Option<(&Section, &Section)> {
+    let sections = file.sections();
+    let symbols = sections.iter().find(|it| it.kind == elf::SHT_SYMTAB.0 && !it.no_bits)?;
+    Some((symbols, sections.get(symbols.link as usize)?))
+}
+
+/// Returns the stated addresses of the symbols of these types that have these names, which are
+/// places in the table of strings.
+pub(crate) fn find_addresses<S: ByteSource, const N: usize>(
+    file: &ElfFile<S>,
+    symbols: &Section,
+    kinds: &[SymbolType],
+    names: [Option<u64>; N],
+) -> [Option<Svma>; N] {
+    let mut found = [None; N];
     each_piece(file, symbols, 0, |_, bytes| {
         let whole = bytes.len() - bytes.len() % ENTRY as usize;
-        let parsed = pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]);
-        for symbol in parsed.unwrap_or_default() {
+        for symbol in pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default() {
             let name = Some(u64::from(symbol.st_name.get(Le)));
-            let is_variable =
-                symbol.st_type() == elf::STT_OBJECT && symbol.st_shndx.get(Le) != elf::SHN_UNDEF;
-            if let Some(index) = offsets.iter().position(|offset| is_variable && *offset == name) {
+            let is_meant = kinds.contains(&symbol.st_type()) && symbol.st_shndx.get(Le) != elf::SHN_UNDEF;
+            if let Some(index) = names.iter().position(|wanted| is_meant && *wanted == name) {
                 found[index] = Some(Svma(symbol.st_value.get(Le)));
             }
         }
@@ -185,9 +223,9 @@ mod tests {
         let image = Image(procfs::image_starts(std::process::id()).unwrap()[0]);
         let memory = LiveMemory::new(std::process::id());
         let builds = VariablesByBuild::default();
-        assert_eq!(builds.locate(std::process::id(), image, &memory), StubVariables::default());
+        assert_eq!(builds.locate(std::process::id(), image, &memory), SymtabVariables::default());
         let elsewhere = Image(Avma(image.0.0 + 4096));
-        assert_eq!(builds.locate(std::process::id(), elsewhere, &memory), StubVariables::default());
+        assert_eq!(builds.locate(std::process::id(), elsewhere, &memory), SymtabVariables::default());
     }
 
     /// A static variable of this test, whose mangled name isn't guessed: what is searched is its
@@ -208,8 +246,9 @@ mod tests {
         };
         let own = parsed.iter().find(|it| name(it).contains("variables_are_found_where_they_are8VARIABLE"));
         let own = own.expect("tests keep their symbols");
-        let found = find_variables(&elf, &[&name(own), "no such variable"]);
-        assert_eq!(found, [Some(Svma(own.st_value.get(Le))), None]);
+        let found =
+            find_variables(&elf, &[&name(own), "no such variable", "nor this", "nor this one", "nor that"]);
+        assert_eq!(found, [Some(Svma(own.st_value.get(Le))), None, None, None, None]);
         let base = procfs::image_starts(std::process::id()).unwrap()[0].0;
         assert_eq!(base + own.st_value.get(Le), std::ptr::from_ref(&VARIABLE) as u64);
     }

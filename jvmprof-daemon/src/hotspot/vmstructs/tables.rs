@@ -119,15 +119,6 @@ impl VmStructs {
     pub fn long(&self, name: &str) -> Option<u64> {
         self.longs.get(name).copied()
     }
-
-    /// The number of fields.
-    pub fn len(&self) -> usize {
-        self.fields.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.fields.is_empty()
-    }
 }
 
 /// The values of the exported symbols.

@@ -326,10 +326,6 @@ impl PerfMap {
         PerfMapCounters { history_over_limit, ..self.counters }
     }
 
-    pub fn limits(&self) -> PerfMapLimits {
-        self.limits
-    }
-
     /// Returns the number of address ranges that a lookup distinguishes.
     pub fn len(&self) -> usize {
         self.timeline.len()

@@ -9,7 +9,6 @@ mod fetch;
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -110,7 +109,7 @@ struct DebuginfodState {
     pending: Mutex<PendingFetches>,
     retry_times: Cache<BuildId, RetryTimes>,
     retry_after: Duration,
-    counts: FetchCounters,
+    counts: Mutex<DebuginfodCounts>,
 }
 
 /// Times until which a build id isn't requested again.
@@ -130,16 +129,6 @@ struct PendingFetches {
     arrived: Vec<BuildId>,
 }
 
-#[derive(Debug, Default)]
-struct FetchCounters {
-    requested: AtomicU64,
-    fetched: AtomicU64,
-    fetched_bytes: AtomicU64,
-    missing: AtomicU64,
-    failed: AtomicU64,
-    turned_away: AtomicU64,
-}
-
 impl Debuginfod {
     /// Creates the directory and starts the threads.
     ///
@@ -154,7 +143,7 @@ impl Debuginfod {
             pending: Mutex::default(),
             retry_times: Cache::builder().max_capacity(MAX_REMEMBERED).build(),
             retry_after: options.retry_after,
-            counts: FetchCounters::default(),
+            counts: Mutex::default(),
         });
         let wanted = Arc::new(Mutex::new(wanted));
         let fetcher = Arc::new(Fetcher::new(options, directory));
@@ -187,10 +176,10 @@ impl Debuginfod {
             return FetchState::Unavailable;
         }
         if self.queue.try_send(id).is_err() {
-            shared.counts.turned_away.fetch_add(1, Ordering::Relaxed);
+            shared.counts().turned_away += 1;
             return FetchState::Unavailable;
         }
-        shared.counts.requested.fetch_add(1, Ordering::Relaxed);
+        shared.counts().requested += 1;
         pending.wanted.insert(id);
         FetchState::Pending
     }
@@ -211,20 +200,15 @@ impl Debuginfod {
     }
 
     pub fn counts(&self) -> DebuginfodCounts {
-        let FetchCounters { requested, fetched, fetched_bytes, missing, failed, turned_away } =
-            &self.shared.counts;
-        DebuginfodCounts {
-            requested: requested.load(Ordering::Relaxed),
-            fetched: fetched.load(Ordering::Relaxed),
-            fetched_bytes: fetched_bytes.load(Ordering::Relaxed),
-            missing: missing.load(Ordering::Relaxed),
-            failed: failed.load(Ordering::Relaxed),
-            turned_away: turned_away.load(Ordering::Relaxed),
-        }
+        *self.shared.counts()
     }
 }
 
 impl DebuginfodState {
+    fn counts(&self) -> MutexGuard<'_, DebuginfodCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock(&self) -> MutexGuard<'_, PendingFetches> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -258,18 +242,18 @@ impl DebuginfodState {
     fn count_and_log(&self, id: BuildId, result: Result<Option<u64>, FetchError>) -> Duration {
         match result {
             Ok(Some(bytes)) => {
-                self.counts.fetched.fetch_add(1, Ordering::Relaxed);
-                self.counts.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.counts().fetched += 1;
+                self.counts().fetched_bytes += bytes;
                 tracing::info!(build_id = %id, bytes, "debug file fetched");
                 self.retry_after
             }
             Ok(None) => {
-                self.counts.missing.fetch_add(1, Ordering::Relaxed);
+                self.counts().missing += 1;
                 tracing::debug!(build_id = %id, "no debuginfod server has a debug file");
                 self.retry_after
             }
             Err(error) => {
-                self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                self.counts().failed += 1;
                 tracing::warn!(build_id = %id, %error, "a debug file can't be fetched");
                 self.retry_after / 10
             }

@@ -6,6 +6,7 @@
 pub mod build_id;
 pub(crate) mod compressed_sections;
 mod error;
+pub mod thread_local;
 
 use std::io;
 use std::ops::Range;

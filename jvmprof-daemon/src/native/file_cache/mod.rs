@@ -271,9 +271,7 @@ impl FileCache {
         address: Svma,
     ) -> Result<Option<String>, LoadError> {
         let symbols = self.symbols(key, path, places, &open)?;
-        let Some(found) = symbols.lookup(address) else {
-            return Ok(None);
-        };
+        let Some(found) = symbols.lookup(address) else { return Ok(None) };
         let read = || {
             let file = open()?;
             let before = stat(&file, path)?;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use moka::sync::Cache;
@@ -34,7 +33,6 @@ pub struct UploadCandidate {
 pub struct UploadQueue {
     queue: mpsc::Sender<UploadCandidate>,
     offered: Cache<BuildId, ()>,
-    turned_away: AtomicU64,
 }
 
 impl UploadQueue {
@@ -42,7 +40,7 @@ impl UploadQueue {
     pub fn new() -> (Arc<Self>, mpsc::Receiver<UploadCandidate>) {
         let (queue, offers) = mpsc::channel(MAX_WAITING);
         let offered = Cache::builder().max_capacity(MAX_REMEMBERED).time_to_live(REMEMBERED_FOR).build();
-        (Arc::new(Self { queue, offered, turned_away: AtomicU64::new(0) }), offers)
+        (Arc::new(Self { queue, offered }), offers)
     }
 
     /// Queues a build id unless it was offered before. `open` is called if there is space;
@@ -51,10 +49,7 @@ impl UploadQueue {
         if self.offered.contains_key(&id) {
             return;
         }
-        let Ok(place) = self.queue.try_reserve() else {
-            self.turned_away.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+        let Ok(place) = self.queue.try_reserve() else { return };
         if let Some(offer) = open() {
             self.offered.insert(id, ());
             place.send(offer);
@@ -64,11 +59,6 @@ impl UploadQueue {
     /// Allows every file to be offered again: the server has changed.
     pub fn forget(&self) {
         self.offered.invalidate_all();
-    }
-
-    /// Returns the number of times that the queue was full.
-    pub fn turned_away(&self) -> u64 {
-        self.turned_away.load(Ordering::Relaxed)
     }
 }
 
@@ -90,7 +80,6 @@ mod tests {
         for n in (0..100).chain(0..100) {
             offers.offer(id(n), || Some(offer(n)));
         }
-        assert_eq!(offers.turned_away(), 2 * (100 - MAX_WAITING as u64));
         let mut drain = || std::iter::from_fn(|| taken.try_recv().ok().map(|offer| offer.build_id)).count();
         assert_eq!(drain(), MAX_WAITING);
         for n in 0..100 {

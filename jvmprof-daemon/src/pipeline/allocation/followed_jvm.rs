@@ -18,7 +18,7 @@ use crate::sampler::{AllocationMaps, SamplerError};
 use crate::types::Avma;
 
 /// A JVM whose allocations are followed, or can't be.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct FollowedJvm {
     pub(super) pid: u32,
     /// `task_struct.start_boottime`, ns.
@@ -61,21 +61,7 @@ impl JavaHeap {
 
 impl FollowedJvm {
     pub(super) fn new(pid: u32, start_ns: u64, since_ns: u64) -> Self {
-        Self {
-            pid,
-            start_ns,
-            file: None,
-            heap: None,
-            since_ns,
-            interval: 0,
-            census_interval: 0,
-            before: AllocatedTotals::default(),
-            counted_before: HashMap::new(),
-            counted_classes: HashMap::new(),
-            census: WindowCensus::default(),
-            inside_before: 0,
-            kept: 0,
-        }
+        Self { pid, start_ns, since_ns, ..Self::default() }
     }
 
     pub(super) fn set_heap(&mut self, layout: HeapLayout, memory: LiveMemory) {

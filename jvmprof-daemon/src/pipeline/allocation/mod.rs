@@ -3,10 +3,10 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `probed_files` | uprobes in each libjvm, for as long as a JVM that maps it is followed |
 //! | `followed_jvm` | one JVM: its classes, censuses and totals |
 //! | `class_frames` | where the class of an object stands in its stack |
 //! | `estimate` | from kept events and censuses to objects and bytes by stack |
+//! | `probed_files` | uprobes in each libjvm, for as long as a JVM that maps it is followed |
 //! | `pace` | how often events are kept and buffers counted |
 //!
 //! `docs/allocation.md` explains why the estimate is right.
@@ -15,7 +15,7 @@ mod class_frames;
 mod estimate;
 mod followed_jvm;
 mod pace;
-mod probed_files;
+pub(super) mod probed_files;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,17 +25,17 @@ use jvmprof_common::allocation::{AllocationRecord, TlabRecord};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::hotspot::LiveMemory;
-use crate::hotspot::java_heap::HeapLayout;
+use crate::hotspot::java_heap::{HeapLayout, find_allocation_functions};
 use crate::native::debuginfod::Debuginfod;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::{Frame, SampleLabels};
-use crate::sampler::{AllocationMaps, BackgroundSampler};
+use crate::sampler::{AllocationFunctions, AllocationMaps, BackgroundSampler, ProbedFunctions};
 use class_frames::{ClassFrames, marker};
 use estimate::StratumTable;
 use followed_jvm::FollowedJvm;
 use pace::Pace;
-use probed_files::{NoProbes, ProbedFiles};
+use probed_files::{NoProbes, ProbedFiles, Purpose};
 
 /// What is wanted of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub struct AllocationCounts {
 pub(super) struct AllocationProfiler {
     options: AllocationOptions,
     maps: AllocationMaps,
-    files: ProbedFiles,
+    files: ProbedFiles<AllocationFunctions>,
     jvms: HashMap<ProcessKey, FollowedJvm>,
     by_pid: HashMap<u32, ProcessKey>,
     /// How often it was tried to follow a JVM that isn't followed yet.
@@ -115,6 +115,12 @@ pub(super) struct AllocationProfiler {
     /// When it began, in ns of `CLOCK_BOOTTIME`.
     since_ns: u64,
 }
+
+const PURPOSE: Purpose<AllocationFunctions> = Purpose {
+    of: "allocations",
+    find: find_allocation_functions,
+    functions: |functions| ProbedFunctions::from(*functions),
+};
 
 /// Objects of which no event was kept: whose they are, their class, and their weight.
 type WithoutStack = (ProcessKey, NamedStack, SampleWeight);
@@ -132,7 +138,7 @@ impl AllocationProfiler {
         Self {
             options,
             maps,
-            files: ProbedFiles::new(debuginfod),
+            files: ProbedFiles::new(PURPOSE, debuginfod),
             jvms: HashMap::new(),
             by_pid: HashMap::new(),
             attempts: HashMap::new(),
@@ -173,7 +179,7 @@ impl AllocationProfiler {
             return;
         }
         let probed = match heap.as_ref().map(|_| self.files.request(process)) {
-            Some(Ok(file)) => Ok(file),
+            Some(Ok((file, _))) => Ok(file),
             Some(Err(NoProbes::Pending)) => return,
             Some(Err(NoProbes::Impossible(reason))) => Err(reason),
             None => Err("no heap layout"),

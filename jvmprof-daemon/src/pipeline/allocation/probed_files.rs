@@ -4,33 +4,52 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::hotspot::java_heap::{FunctionsError, find_allocation_functions};
+use crate::hotspot::java_heap::FunctionsError;
 use crate::native::debuginfod::{Debuginfod, FetchState};
 use crate::native::file_identity::FileIdentity;
 use crate::native::file_identity::FileStat;
 use crate::native::open_file::open_regular;
 use crate::process::procfs::map_file;
 use crate::process::{Backing, Process};
-use crate::sampler::{AllocationFunctions, AttachedProbes, BackgroundSampler};
+use crate::sampler::{AttachedProbes, BackgroundSampler, ProbedFunctions, SamplerError};
 use crate::types::BuildId;
 
 /// A file that a JVM needs uprobes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ProbedFile(FileIdentity);
+pub(in crate::pipeline) struct ProbedFile(FileIdentity);
+
+#[cfg(test)]
+impl ProbedFile {
+    pub(in crate::pipeline) fn for_tests() -> Self {
+        Self(FileIdentity { device: 0, inode: 0, modified_ns: 0, size: 0 })
+    }
+}
 
 /// The reason why a JVM's file has no uprobes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoProbes {
+pub(in crate::pipeline) enum NoProbes {
     /// Its debug file is being fetched: to be asked for again.
     Pending,
     Impossible(&'static str),
 }
 
-#[derive(Debug, Default)]
-pub(super) struct ProbedFiles {
+/// What uprobes are for: how a libjvm is searched for the functions that they are at.
+#[derive(Debug)]
+pub(in crate::pipeline) struct Purpose<F> {
+    /// As log messages say it.
+    pub(in crate::pipeline) of: &'static str,
+    /// The second argument is a folder with debug files that were fetched.
+    pub(in crate::pipeline) find: fn(&Path, Option<&Path>) -> Result<F, FunctionsError>,
+    pub(in crate::pipeline) functions: fn(&F) -> ProbedFunctions,
+}
+
+/// `F`: what is known of a file in which the functions were found.
+#[derive(Debug)]
+pub(in crate::pipeline) struct ProbedFiles<F> {
+    purpose: Purpose<F>,
     files: HashMap<FileIdentity, FileProbes>,
-    /// Functions of files that have been searched.
-    functions: HashMap<FileIdentity, Result<AllocationFunctions, &'static str>>,
+    /// What was found in files that have been searched.
+    found: HashMap<FileIdentity, Result<F, &'static str>>,
     /// Files whose debug files, of these build ids, were requested.
     pending: HashMap<FileIdentity, BuildId>,
     debuginfod: Option<Arc<Debuginfod>>,
@@ -39,9 +58,10 @@ pub(super) struct ProbedFiles {
 
 #[derive(Debug)]
 struct FileProbes {
-    functions: AllocationFunctions,
-    /// A path that leads to it, for as long as the JVM that asked first runs.
-    path: PathBuf,
+    functions: ProbedFunctions,
+    /// Paths that lead to it, each for as long as the JVM that asked for it runs; none once it has
+    /// its uprobes.
+    paths: Vec<PathBuf>,
     users: u32,
     state: ProbeState,
 }
@@ -56,17 +76,24 @@ enum ProbeState {
 /// Files whose functions are remembered.
 const MAX_FILES: usize = 256;
 
-impl ProbedFiles {
+impl<F: Clone> ProbedFiles<F> {
     /// Has no files. Debug files that the host hasn't come from this server.
-    pub(super) fn new(debuginfod: Option<Arc<Debuginfod>>) -> Self {
-        Self { debuginfod, ..Self::default() }
+    pub(in crate::pipeline) fn new(purpose: Purpose<F>, debuginfod: Option<Arc<Debuginfod>>) -> Self {
+        Self {
+            purpose,
+            files: HashMap::new(),
+            found: HashMap::new(),
+            pending: HashMap::new(),
+            debuginfod,
+            released: Vec::new(),
+        }
     }
 
-    /// Asks for uprobes in the libjvm that a process has mapped.
+    /// Asks for uprobes in the libjvm that a process has mapped. Returns what was found in it, too.
     ///
     /// # Errors
     /// Returns why they aren't possible.
-    pub(super) fn request(&mut self, process: &Process) -> Result<ProbedFile, NoProbes> {
+    pub(in crate::pipeline) fn request(&mut self, process: &Process) -> Result<(ProbedFile, F), NoProbes> {
         let is_libjvm =
             |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("libjvm.so"));
         let mut mappings = process.mappings.iter();
@@ -80,10 +107,11 @@ impl ProbedFiles {
             .and_then(|file| FileStat::of(&file).ok())
             .map(|stat| stat.identity)
             .ok_or(NoProbes::Impossible("unreadable"))?;
-        let functions = self.functions(identity, &path, &libjvm.path)?;
-        let probes = self.files.entry(identity).or_insert(FileProbes {
-            functions,
-            path: path.clone(),
+        let found = self.find(identity, &path, &libjvm.path)?;
+        let functions = self.purpose.functions;
+        let probes = self.files.entry(identity).or_insert_with(|| FileProbes {
+            functions: functions(&found),
+            paths: Vec::new(),
             users: 0,
             state: ProbeState::Wanted,
         });
@@ -91,27 +119,27 @@ impl ProbedFiles {
             return Err(NoProbes::Impossible("uprobe refused"));
         }
         if matches!(probes.state, ProbeState::Wanted) {
-            probes.path = path;
+            probes.paths.push(path);
         }
         probes.users += 1;
-        Ok(ProbedFile(identity))
+        Ok((ProbedFile(identity), found))
     }
 
-    /// Returns the functions of a file, at `path` here and at `mapped` for its process.
-    fn functions(
-        &mut self,
-        file: FileIdentity,
-        path: &Path,
-        mapped: &str,
-    ) -> Result<AllocationFunctions, NoProbes> {
-        if let Some(known) = self.functions.get(&file) {
-            return known.map_err(NoProbes::Impossible);
+    /// Returns true once a file has its uprobes.
+    pub(in crate::pipeline) fn is_attached(&self, file: ProbedFile) -> bool {
+        self.files.get(&file.0).is_some_and(|probes| matches!(probes.state, ProbeState::Attached(_)))
+    }
+
+    /// Searches a file, at `path` here and at `mapped` for its process.
+    fn find(&mut self, file: FileIdentity, path: &Path, mapped: &str) -> Result<F, NoProbes> {
+        if let Some(known) = self.found.get(&file) {
+            return known.clone().map_err(NoProbes::Impossible);
         }
         if self.is_pending(file) {
             return Err(NoProbes::Pending);
         }
         let downloads = self.debuginfod.as_deref().map(Debuginfod::directory);
-        let found = find_allocation_functions(path, downloads);
+        let found = (self.purpose.find)(path, downloads);
         if let Err(FunctionsError::NoSymbols(Some(id))) = found
             && self.pending.len() < MAX_FILES
             && self.pending.insert(file, id).is_none()
@@ -120,14 +148,14 @@ impl ProbedFiles {
             return Err(NoProbes::Pending);
         }
         self.pending.remove(&file);
-        if self.functions.len() > MAX_FILES {
-            self.functions.clear();
+        if self.found.len() > MAX_FILES {
+            self.found.clear();
         }
         let found = found.map_err(|error| {
-            tracing::info!(path = mapped, %error, "no uprobes for allocations");
+            tracing::info!(path = mapped, %error, "no uprobes for {}", self.purpose.of);
             error.reason()
         });
-        self.functions.insert(file, found);
+        self.found.insert(file, found.clone());
         found.map_err(NoProbes::Impossible)
     }
 
@@ -138,7 +166,7 @@ impl ProbedFiles {
     }
 
     /// Ends a JVM's use of its file.
-    pub(super) fn release(&mut self, file: ProbedFile) {
+    pub(in crate::pipeline) fn release(&mut self, file: ProbedFile) {
         let Some(probes) = self.files.get_mut(&file.0) else { return };
         probes.users = probes.users.saturating_sub(1);
         if probes.users == 0
@@ -151,24 +179,97 @@ impl ProbedFiles {
 
     /// Attaches the probes of files that are wanted, and detaches those that aren't any more.
     /// Returns the reasons of what was refused.
-    pub(super) fn attach_and_detach(&mut self, sampler: &BackgroundSampler) -> Vec<&'static str> {
+    pub(in crate::pipeline) fn attach_and_detach(
+        &mut self,
+        sampler: &BackgroundSampler,
+    ) -> Vec<&'static str> {
         for attached in self.released.drain(..) {
             sampler.detach_probes(attached);
         }
+        self.attach(|path, functions| sampler.attach_probes(path, functions))
+    }
+
+    fn attach(
+        &mut self,
+        mut attach: impl FnMut(&Path, &ProbedFunctions) -> Result<AttachedProbes, SamplerError>,
+    ) -> Vec<&'static str> {
         let mut refused = Vec::new();
         for probes in self.files.values_mut().filter(|probes| matches!(probes.state, ProbeState::Wanted)) {
-            probes.state = match sampler.attach_probes(&probes.path, probes.functions) {
-                Ok(attached) => {
-                    tracing::debug!(path = %probes.path.display(), "allocations are seen");
-                    ProbeState::Attached(attached)
-                }
-                Err(error) => {
-                    tracing::warn!(path = %probes.path.display(), error = %error, "no uprobes in a libjvm");
-                    refused.push("uprobe refused");
-                    ProbeState::Refused
-                }
-            };
+            // Without any path the next JVM that asks for it brings one.
+            while let Some(path) = probes.paths.pop() {
+                probes.state = match attach(&path, &probes.functions) {
+                    Ok(attached) => {
+                        tracing::debug!(path = %path.display(), "{} are seen", self.purpose.of);
+                        ProbeState::Attached(attached)
+                    }
+                    Err(error) if error.is_missing_file() => {
+                        tracing::debug!(path = %path.display(), "the JVM of a libjvm's path has ended");
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::warn!(path = %path.display(), %error, "no uprobes in a libjvm");
+                        refused.push("uprobe refused");
+                        ProbeState::Refused
+                    }
+                };
+                probes.paths = Vec::new();
+            }
         }
         refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc::{ENOENT, EPERM};
+
+    use super::*;
+    use crate::sampler::PauseFunctions;
+
+    const FILE: ProbedFile = ProbedFile(FileIdentity { device: 0, inode: 0, modified_ns: 0, size: 0 });
+
+    /// A file that processes of these paths have asked for.
+    fn wanted(paths: &[&str]) -> ProbedFiles<()> {
+        let functions = |(): &()| ProbedFunctions::from(PauseFunctions { begin: 1, reached: 2, end: 3 });
+        let purpose = Purpose { of: "tests", find: |_, _| Ok(()), functions };
+        let mut files = ProbedFiles::new(purpose, None);
+        let paths = paths.iter().map(PathBuf::from).collect();
+        let probes = FileProbes { functions: functions(&()), paths, users: 1, state: ProbeState::Wanted };
+        files.files.insert(FILE.0, probes);
+        files
+    }
+
+    #[test]
+    fn a_process_that_has_ended_refuses_its_file_to_no_other_one() {
+        let mut files = wanted(&["lives", "gone"]);
+        let refused = files.attach(|path, _| match path.to_str() {
+            Some("lives") => Ok(AttachedProbes::none()),
+            _ => Err(SamplerError::of_uprobe(ENOENT)),
+        });
+        assert!(refused.is_empty() && files.is_attached(FILE));
+
+        let mut files = wanted(&["gone"]);
+        assert!(files.attach(|_, _| Err(SamplerError::of_uprobe(ENOENT))).is_empty());
+        assert!(!files.is_attached(FILE));
+        let probes = files.files.get_mut(&FILE.0).expect("it is wanted");
+        assert!(matches!(probes.state, ProbeState::Wanted));
+        probes.paths.push("next".into());
+        assert!(files.attach(|_, _| Ok(AttachedProbes::none())).is_empty());
+        assert!(files.is_attached(FILE));
+    }
+
+    #[test]
+    fn a_file_that_the_kernel_refuses_isnt_tried_again() {
+        let mut files = wanted(&["first", "second"]);
+        let mut tries = 0;
+        for refused in [vec!["uprobe refused"], vec![]] {
+            let attach = |_: &Path, _: &ProbedFunctions| {
+                tries += 1;
+                Err(SamplerError::of_uprobe(EPERM))
+            };
+            assert_eq!(files.attach(attach), refused);
+        }
+        assert_eq!(tries, 1);
+        assert!(!files.is_attached(FILE));
     }
 }

@@ -34,7 +34,7 @@ impl SampleLabel {
 }
 
 /// Options of series' labels.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LabelOptions {
     /// The `node` label.
     pub node: String,
@@ -52,14 +52,7 @@ pub struct LabelOptions {
 impl LabelOptions {
     /// Returns options with labels of processes only.
     pub fn plain(node: String) -> Self {
-        Self {
-            node,
-            external: BTreeMap::new(),
-            sample_labels: Vec::new(),
-            resource_labels: Vec::new(),
-            rules: Vec::new(),
-            max_series: None,
-        }
+        Self { node, ..Self::default() }
     }
 
     /// Returns the limit of series, and the series of samples beyond it. Rules have kept its

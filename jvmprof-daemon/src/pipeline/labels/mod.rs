@@ -19,13 +19,12 @@ use std::time::Instant;
 
 pub use label_options::{LabelOptions, SampleLabel};
 pub(super) use process_labels::Labels;
+pub use process_labels::label_name;
 pub use process_labels::labels_of;
-
-pub use crate::telemetry::TargetCounts;
 
 use crate::config::relabel::{relabel, retain_public};
 use crate::event_type::{EventType, SamplesByEvent};
-use crate::process::container::{ContainersError, ContainersOptions};
+use crate::process::container::{ContainerCounts, ContainersError, ContainersOptions};
 use crate::process::process_context::ProcessContext;
 use crate::process::resource_attributes::ResourceAttributes;
 use crate::process::{Process, ProcessKey};
@@ -36,6 +35,24 @@ use crate::symbolize::JvmLabels;
 use container_labels::{ContainerLookup, ProcessContainer};
 use kernel_drops::KernelDrops;
 use label_options::folded;
+
+/// What was decided of samples: whether they are wanted, and under which labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TargetCounts {
+    pub containers: ContainerCounts,
+    /// Samples that went out without the metadata of their container's runtime.
+    pub without_container_metadata: u64,
+    /// Samples that arrived and that rules dropped. Those that the kernel didn't take any more
+    /// aren't among them.
+    pub dropped: SamplesByEvent,
+    /// How often a dropped process could not be published to the kernel, which sampled it on.
+    pub kernel_drops_refused: u64,
+    /// Samples whose thread is called `[other]`, since too many names of threads were there
+    /// already.
+    pub other_threads: u64,
+    /// Values of labels that were too long and were cut, in each label set that was made.
+    pub cut_labels: u64,
+}
 
 /// The owner of a sample: all samples of one owner have the same labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

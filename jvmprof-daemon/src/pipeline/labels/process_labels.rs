@@ -132,7 +132,7 @@ pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmL
 
 /// Converts a name as Prometheus does: characters that a label's name may not have become
 /// underscores.
-pub(super) fn label_name(name: &str) -> String {
+pub fn label_name(name: &str) -> String {
     name.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '_' }).collect()
 }
 

@@ -26,12 +26,14 @@ pub enum Cause {
     Io,
     /// A CPU: the thread was preempted, or woken and not yet run.
     Runnable,
+    /// A CPU, while the thread's control group had used up its quota.
+    CpuQuota,
     /// Nothing proves a cause.
     Other,
 }
 
 impl Cause {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Monitor,
         Self::ObjectWait,
         Self::Park,
@@ -45,6 +47,7 @@ impl Cause {
         Self::PageFault,
         Self::Io,
         Self::Runnable,
+        Self::CpuQuota,
         Self::Other,
     ];
 
@@ -63,6 +66,7 @@ impl Cause {
             Self::PageFault => "page_fault",
             Self::Io => "io",
             Self::Runnable => "runnable",
+            Self::CpuQuota => "cpu_quota",
             Self::Other => "other",
         }
     }

@@ -67,7 +67,13 @@ impl IdleRule {
 const fn waits_for_others(cause: Cause) -> bool {
     !matches!(
         cause,
-        Cause::Runnable | Cause::PageFault | Cause::Io | Cause::Safepoint | Cause::Gc | Cause::Monitor
+        Cause::Runnable
+            | Cause::CpuQuota
+            | Cause::PageFault
+            | Cause::Io
+            | Cause::Safepoint
+            | Cause::Gc
+            | Cause::Monitor
     )
 }
 

@@ -2,39 +2,53 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `causes` | the cause of a wait, by the rules of `cause_rules` |
+//! | `blockers` | the monitors and blockers that threads of JVMs wait for |
+//! | `cause_classifier` | the cause of a wait, by the rules of `cause_rules` |
+//! | `contentions` | the waits that are for locks |
 //! | `idle` | which waits are idle, by the rules of `idle_rules.toml` and of users |
+//! | `monitor_holders` | who has a monitor |
 //! | `pace` | how often waits are kept |
 //! | `still_waiting` | waits that go on when a window ends |
+//! | `virtual_threads` | what virtual threads wait for that aren't mounted |
 //! | `wait_frames` | stacks and labels that name the cause |
 //!
 //! A wait's cause is named when its window ends: only then the functions of its stack have their
 //! names. `docs/offcpu.md` explains why the sums are right.
 
+mod blockers;
 mod cause;
+mod cause_classifier;
 mod cause_rules;
-mod causes;
+mod contentions;
 mod idle;
+mod monitor_holders;
 mod pace;
 mod still_waiting;
+mod virtual_threads;
 mod wait_frames;
 
+use std::collections::HashSet;
 use std::time::Instant;
 
-use jvmprof_common::off_cpu::{OffCpuSettings, WaitRecord, WaitTotals, is_runnable};
+use jvmprof_common::off_cpu::{OffCpuSettings, WaitRecord, WaitTotals, WaitingThread, is_runnable};
 
 use crate::clock::monotonic_ns;
+use crate::event_type::EventType;
+use crate::hotspot::JvmBlockers;
+use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::Batch;
 use crate::sampler::{OffCpuMaps, SamplerError, StackSample};
+use blockers::{Blockers, NamedBlocker};
 pub use cause::Cause;
-use causes::Evidence;
+use cause_classifier::Evidence;
 pub use idle::IdleRule;
 use idle::IdleRules;
 use pace::Pace;
 use still_waiting::{Began, StillWaiting};
+pub use virtual_threads::{VirtualThreadCensus, virtual_wait};
 use wait_frames::WaitFrames;
-pub use wait_frames::{is_idle, wait_of};
+pub use wait_frames::{WAIT_LABEL, blocker_of, holder_of, is_idle, wait_of};
 
 /// What is wanted of waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,13 +59,25 @@ pub struct OffCpuOptions {
     pub interval: u64,
     /// Kept waits a second: beyond, the distance grows.
     pub max_events: u32,
+    /// Threads that still wait when a window ends whose stacks are taken then, about and at most,
+    /// if they have waited equally long.
+    pub max_inspections: u64,
+    /// Contentions of locks are a profile of their own, too.
+    pub locks: bool,
     /// Rules of users for idle waits.
     pub idle: Vec<IdleRule>,
 }
 
 impl Default for OffCpuOptions {
     fn default() -> Self {
-        Self { least_ns: 1_000_000, interval: 10_000_000, max_events: 1000, idle: Vec::new() }
+        Self {
+            least_ns: 1_000_000,
+            interval: 10_000_000,
+            max_events: 1000,
+            max_inspections: 200,
+            locks: false,
+            idle: Vec::new(),
+        }
     }
 }
 
@@ -70,6 +96,12 @@ pub struct OffCpuCounts {
     pub lost_waits: u64,
     /// Parts of waits that go on, of threads that can't be inspected or are too many.
     pub unreported_parts: u64,
+    /// Waits of a JVM's threads for a monitor or blocker whose class isn't known.
+    pub unnamed_blockers: u64,
+    /// Samples of waits that contentions were made of.
+    pub contended: u64,
+    /// JVMs that don't say what their threads wait for.
+    pub jvms_without_blockers: u64,
     /// (nanoseconds, switches) of the kernel programs, where the kernel measures them.
     pub run_time: Option<(u64, u64)>,
 }
@@ -82,9 +114,12 @@ pub(super) struct OffCpuProfiler {
     pace: Pace,
     frames: WaitFrames,
     idle: IdleRules,
+    blockers: Blockers,
     still_waiting: StillWaiting,
     /// Samples that were taken of threads that waited on.
     inspected: u64,
+    /// Samples that contentions were made of.
+    contended: u64,
     began: Began,
 }
 
@@ -97,7 +132,7 @@ impl OffCpuProfiler {
     /// # Errors
     /// The kernel refused the settings.
     pub(super) fn start(options: OffCpuOptions, maps: OffCpuMaps) -> Result<Self, SamplerError> {
-        let pace = Pace::new(&options);
+        let (pace, locks) = (Pace::new(&options), options.locks);
         let idle = IdleRules::with(&options.idle);
         let mut profiler = Self {
             options,
@@ -105,8 +140,10 @@ impl OffCpuProfiler {
             pace,
             frames: WaitFrames::default(),
             idle,
+            blockers: Blockers::new(locks),
             still_waiting: StillWaiting::default(),
             inspected: 0,
+            contended: 0,
             began: Began::now(),
         };
         profiler.set_interval(profiler.pace.interval())?;
@@ -143,16 +180,26 @@ impl OffCpuProfiler {
         }
     }
 
-    /// Returns samples of the threads that have waited for long, and wait on.
-    pub(super) fn inspect_waiting(&mut self) -> Vec<StackSample> {
+    /// Chooses among the threads that wait now those whose samples [`Self::next_waiting`] takes.
+    pub(super) fn begin_inspection(&mut self) {
         let is_chosen = |part_ns: u64, interval: u64| rand::random::<f64>() < probability(part_ns, interval);
-        let (interval, now) = (self.pace.interval(), monotonic_ns());
-        let samples = self.still_waiting.inspect(&mut self.maps, interval, self.began, now, is_chosen);
-        self.inspected += samples.len() as u64;
-        samples
+        let limits = [self.pace.interval(), self.options.max_inspections];
+        let now = monotonic_ns();
+        self.still_waiting.begin_inspection(&mut self.maps, limits, self.began, now, is_chosen);
     }
 
-    /// Returns how many samples [`Self::inspect_waiting`] has taken.
+    /// Returns the sample of the next thread that still waits. `read_context` reads the context
+    /// that such a thread has published.
+    pub(super) fn next_waiting(
+        &mut self,
+        read_context: impl Fn(&WaitingThread) -> Vec<u64>,
+    ) -> Option<StackSample> {
+        let sample = self.still_waiting.next_sample(&mut self.maps, &mut self.blockers, read_context);
+        self.inspected += u64::from(sample.is_some());
+        sample
+    }
+
+    /// Returns how many samples [`Self::next_waiting`] has taken.
     pub(super) const fn inspected(&self) -> u64 {
         self.inspected
     }
@@ -161,6 +208,7 @@ impl OffCpuProfiler {
     /// waited, and, if that was long enough, one of the time in which it could run and didn't.
     pub(super) fn weigh(
         &mut self,
+        key: ProcessKey,
         record: &WaitRecord,
         stack: NamedStack,
     ) -> ((NamedStack, SampleWeight), Option<(NamedStack, SampleWeight)>) {
@@ -169,18 +217,53 @@ impl OffCpuProfiler {
         let weight = 1.0 / probability(waited, record.interval);
         let value = |part: u64| (part as f64 * weight) as u64;
         let count = (weight * COUNT_PARTS) as u64;
-        let queued = record.queued_ns.min(waited);
-        let is_runnable = is_runnable(record.state as u32);
-        let own = if is_runnable { Evidence::Runnable } else { evidence(record) };
-        let is_divided = !is_runnable && queued >= self.options.least_ns && queued < waited;
-        let own_part = if is_divided { waited - queued } else { waited };
-        let runnable = is_divided.then(|| {
+        let ((own, part), runnable) = parts(record, self.options.least_ns);
+        let runnable = runnable.map(|(evidence, part)| {
             // The wait is counted once.
-            let weight = SampleWeight { stratum: 0, events: 0, count: 0, value: value(queued) };
-            (self.frames.mark(Evidence::Runnable, stack.clone()), weight)
+            let weight = SampleWeight { stratum: 0, events: 0, count: 0, value: value(part) };
+            (self.frames.mark(evidence, NamedBlocker::default(), stack.clone()), weight)
         });
-        let weight = SampleWeight { stratum: 0, events: 1, count, value: value(own_part) };
-        ((self.frames.mark(own, stack), weight), runnable)
+        let weight = SampleWeight { stratum: 0, events: 1, count, value: value(part) };
+        let blocker = self.blockers.name(key, record, monotonic_ns());
+        ((self.frames.mark(own, blocker, stack), weight), runnable)
+    }
+
+    /// Has what a JVM's threads wait for read from now on, if the JVM says where that is: `find`
+    /// asks it.
+    pub(super) fn follow_blockers(
+        &mut self,
+        process: &Process,
+        start_ns: u64,
+        now_ns: u64,
+        find: impl FnOnce(ProcessKey) -> Option<JvmBlockers>,
+    ) {
+        if self.blockers.wants(process.key, now_ns) {
+            self.blockers.follow(process, start_ns, find(process.key), &mut self.maps, now_ns);
+        }
+    }
+
+    /// Adds the contentions among the waits of a window's profiles, where they are wanted.
+    pub(super) fn add_contentions(&mut self, batches: &mut Vec<Batch>) {
+        let is_of_waits = |batch: &&Batch| self.options.locks && batch.event == EventType::OffCpu;
+        let found: Vec<Batch> = batches.iter().filter(is_of_waits).map(contentions::contentions).collect();
+        self.contended += found.iter().map(Batch::samples).sum::<u64>();
+        batches.extend(found);
+    }
+
+    /// Returns of how many samples [`Self::add_contentions`] made contentions.
+    pub(super) const fn contended(&self) -> u64 {
+        self.contended
+    }
+
+    /// Forgets what was known of a process that has replaced its program.
+    pub(super) fn exec(&mut self, pid: u32) {
+        self.blockers.exec(pid, &mut self.maps);
+    }
+
+    /// Forgets processes that have ended, and the labels of the last window.
+    pub(super) fn begin_window(&mut self, live: &HashSet<ProcessKey>) {
+        self.blockers.begin_window(live, &mut self.maps);
+        self.frames = WaitFrames::default();
     }
 
     /// Names the causes of a window's waits, in frames and labels.
@@ -199,9 +282,33 @@ impl OffCpuProfiler {
             unfollowed_switches,
             lost_waits,
             unreported_parts: self.still_waiting.unreported(),
+            unnamed_blockers: self.blockers.unnamed(),
+            contended: self.contended,
+            jvms_without_blockers: self.blockers.silent_jvms(),
             run_time,
         }
     }
+}
+
+/// A part of a wait: why, and for how long, ns.
+type Part = (Evidence, u64);
+
+/// Divides a wait into its parts. Of a thread that waited for something, the time at its end in
+/// which it could run and didn't is one, if it is long enough. Of one that could run all the time
+/// it is the time in which its control group was out of quota.
+fn parts(record: &WaitRecord, least_ns: u64) -> (Part, Option<Part>) {
+    let (waited, least_ns) = (record.waited_ns.max(1), least_ns.max(1));
+    if !is_runnable(record.state as u32) {
+        let queued = Some(record.queued_ns).filter(|queued| (least_ns..waited).contains(queued));
+        let own = waited - queued.unwrap_or(0);
+        return ((evidence(record), own), queued.map(|queued| (Evidence::Runnable, queued)));
+    }
+    let throttled = record.throttled_ns.min(waited);
+    if throttled < least_ns {
+        return ((Evidence::Runnable, waited), None);
+    }
+    let rest = Some(waited - throttled).filter(|rest| *rest > 0);
+    ((Evidence::OutOfQuota, throttled), rest.map(|rest| (Evidence::Runnable, rest)))
 }
 
 /// Returns the probability that a point lies in a wait: that there is none is
@@ -220,5 +327,36 @@ fn evidence(record: &WaitRecord) -> Evidence {
         // Numbers of other kinds of calls have a bit above these.
         Ok(number) if number < 1 << 16 => Evidence::SystemCall(number),
         _ => Evidence::NoSystemCall,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_divided_into_what_came_first_and_the_time_for_a_cpu() {
+        let woken = |queued_ns| WaitRecord {
+            waited_ns: 100,
+            queued_ns,
+            state: 1,
+            system_call: 7,
+            ..WaitRecord::default()
+        };
+        let own = |ns| (Evidence::SystemCall(7), ns);
+        assert_eq!(parts(&woken(9), 10), (own(100), None));
+        assert_eq!(parts(&woken(10), 10), (own(90), Some((Evidence::Runnable, 10))));
+        assert_eq!(parts(&woken(100), 10), (own(100), None));
+        assert_eq!(parts(&woken(0), 0), (own(100), None));
+    }
+
+    #[test]
+    fn a_wait_for_a_cpu_is_divided_by_the_quota_of_the_control_group() {
+        let preempted = |throttled_ns| WaitRecord { waited_ns: 100, throttled_ns, ..WaitRecord::default() };
+        let quota = |ns| (Evidence::OutOfQuota, ns);
+        assert_eq!(parts(&preempted(0), 0), ((Evidence::Runnable, 100), None));
+        assert_eq!(parts(&preempted(9), 10), ((Evidence::Runnable, 100), None));
+        assert_eq!(parts(&preempted(99), 10), (quota(99), Some((Evidence::Runnable, 1))));
+        assert_eq!(parts(&preempted(120), 10), (quota(100), None));
     }
 }

@@ -11,17 +11,16 @@ use jvmprof_common::abi::{MAX_TAIL_WORDS, RED_ZONE_WORDS};
 use jvmprof_common::off_cpu::{FollowedThread, ReportedPart, WaitRecord, WaitingThread};
 use nix::time::{ClockId, clock_gettime};
 
+use super::blockers::Blockers;
 use crate::clock::monotonic_ns;
 use crate::hotspot::{LiveMemory, ProcessMemory};
 use crate::sampler::{OffCpuMaps, StackSample};
 use crate::types::Avma;
 
+const PAGE: u64 = 4096;
 /// Shorter waits are reported when they end: the kernel program searches for a part only from here
 /// on.
 const LEAST_NS: u64 = 100_000_000;
-/// Stacks that are taken at the end of a window, on average at most.
-const MAX_INSPECTIONS: u64 = 200;
-const PAGE: u64 = 4096;
 
 /// The time when switches were seen first, by two clocks: the second is that of threads' starts.
 #[derive(Clone, Copy, Debug)]
@@ -54,20 +53,35 @@ pub(super) struct StillWaiting {
     adopted: HashSet<u32>,
     /// Parts of waits that go on and could not be reported.
     unreported: u64,
+    /// Threads that are to be inspected.
+    uninspected: Vec<WaitPart>,
+}
+
+/// The part of a wait that is reported before the wait has ended.
+#[derive(Clone, Copy, Debug)]
+struct WaitPart {
+    tid: u32,
+    thread: FollowedThread,
+    part_ns: u64,
+    /// The mean distance of the parts that are kept, in nanoseconds of waiting.
+    interval: u64,
+    until_ns: u64,
 }
 
 impl StillWaiting {
-    /// Returns samples of threads that wait, and keeps until when each was reported. `is_chosen`
-    /// decides by chance if a part of a wait is kept, by its nanoseconds and the mean distance.
-    /// `began`: since when switches are seen.
-    pub(super) fn inspect(
+    /// Chooses among the threads that wait now those whose stacks [`Self::next_sample`] takes.
+    /// `interval` is the mean distance of the parts that are kept, in nanoseconds of waiting; it
+    /// grows so that about `max_inspections` stacks are taken. `is_chosen` decides by chance if a
+    /// part of a wait is kept, by its nanoseconds and that distance. `began`: since when switches
+    /// are seen.
+    pub(super) fn begin_inspection(
         &mut self,
         maps: &mut OffCpuMaps,
-        interval: u64,
+        [interval, max_inspections]: [u64; 2],
         began: Began,
         now_ns: u64,
         is_chosen: impl Fn(u64, u64) -> bool,
-    ) -> Vec<StackSample> {
+    ) {
         self.adopt(maps, began);
         let waits = |(_, thread): &(u32, FollowedThread)| {
             thread.since_ns != 0 && now_ns.saturating_sub(thread.since_ns) >= LEAST_NS
@@ -85,29 +99,55 @@ impl StillWaiting {
             now_ns.saturating_sub(until)
         };
         let all: u64 = waiting.iter().map(|(tid, thread)| part(tid, thread)).sum();
-        let interval = interval.max(all / MAX_INSPECTIONS);
-        let parts: Vec<_> = waiting.iter().map(|(tid, thread)| (*tid, *thread, part(tid, thread))).collect();
-        let mut samples = Vec::new();
-        for (tid, thread, part_ns) in parts {
-            let is_chosen = is_chosen(part_ns, interval);
-            let sample =
-                if is_chosen { take_sample(maps, tid, &thread, part_ns, interval, now_ns) } else { None };
-            if is_chosen && sample.is_none() {
+        let interval = interval.max(all / max_inspections.max(1));
+        let part = |(tid, thread): (&u32, &FollowedThread)| WaitPart {
+            tid: *tid,
+            thread: *thread,
+            part_ns: part(tid, thread),
+            interval,
+            until_ns: now_ns,
+        };
+        let parts: Vec<WaitPart> = waiting.iter().map(part).collect();
+        let (chosen, others): (Vec<_>, Vec<_>) =
+            parts.into_iter().partition(|part| is_chosen(part.part_ns, interval));
+        for part in others {
+            self.report(maps, &part);
+        }
+        // The last one is taken first: a wait that has begun lately ends sooner.
+        self.uninspected = chosen;
+        self.uninspected.sort_unstable_by_key(|part| part.thread.since_ns);
+    }
+
+    /// Returns the next sample of a thread that waits, and keeps until when the wait was reported.
+    /// The names of its frames have to be read before the next one's stack is: classes may be
+    /// unloaded meanwhile. `read_context` reads what is published of its request.
+    pub(super) fn next_sample(
+        &mut self,
+        maps: &mut OffCpuMaps,
+        blockers: &mut Blockers,
+        read_context: impl Fn(&WaitingThread) -> Vec<u64>,
+    ) -> Option<StackSample> {
+        while let Some(part) = self.uninspected.pop() {
+            match take_sample(maps, blockers, &part, &read_context) {
                 // It has gone on, and its end reports all, or it can't be inspected.
-                self.unreported += u64::from(goes_on(maps, tid, &thread));
-                continue;
-            }
-            let reported = ReportedPart { since_ns: thread.since_ns, until_ns: now_ns };
-            if !maps.set_reported(tid, reported) {
-                self.unreported += 1;
-                continue;
-            }
-            self.reported.insert(tid, reported);
-            if is_still_reported(maps.thread(tid), reported) {
-                samples.extend(sample);
+                None => self.unreported += u64::from(goes_on(maps, &part)),
+                sample if self.report(maps, &part) => return sample,
+                Some(_) => {}
             }
         }
-        samples
+        None
+    }
+
+    /// Has the end of a wait leave out this part. Returns false if it doesn't: it has come already,
+    /// or can't be told.
+    fn report(&mut self, maps: &mut OffCpuMaps, part: &WaitPart) -> bool {
+        let reported = ReportedPart { since_ns: part.thread.since_ns, until_ns: part.until_ns };
+        if !maps.set_reported(part.tid, reported) {
+            self.unreported += 1;
+            return false;
+        }
+        self.reported.insert(part.tid, reported);
+        is_still_reported(maps.thread(part.tid), reported)
     }
 
     /// Returns how many parts of waits could not be reported.
@@ -129,8 +169,8 @@ impl StillWaiting {
 }
 
 /// Returns true if the same wait goes on.
-fn goes_on(maps: &OffCpuMaps, tid: u32, thread: &FollowedThread) -> bool {
-    maps.thread(tid).is_some_and(|now| now.since_ns == thread.since_ns)
+fn goes_on(maps: &OffCpuMaps, part: &WaitPart) -> bool {
+    maps.thread(part.tid).is_some_and(|now| now.since_ns == part.thread.since_ns)
 }
 
 /// Returns true if the end of the wait leaves out what was reported: it hasn't come, or knew of it.
@@ -143,26 +183,31 @@ fn is_still_reported(thread: Option<FollowedThread>, reported: ReportedPart) -> 
 
 fn take_sample(
     maps: &mut OffCpuMaps,
-    tid: u32,
-    thread: &FollowedThread,
-    part_ns: u64,
-    interval: u64,
-    now_ns: u64,
+    blockers: &mut Blockers,
+    part: &WaitPart,
+    read_context: impl Fn(&WaitingThread) -> Vec<u64>,
 ) -> Option<StackSample> {
-    let is_same = |waiting: &WaitingThread| waiting.since_ns == thread.since_ns;
-    let waiting = maps.inspect(tid).filter(is_same)?;
+    let is_same = |waiting: &WaitingThread| waiting.since_ns == part.thread.since_ns;
+    let waiting = maps.inspect(part.tid).filter(is_same)?;
     let stack = read_stack(&waiting);
-    // It may have gone on while its stack was read.
-    goes_on(maps, tid, thread).then_some(())?;
+    let (blocker, monitor_owner) = blockers.inspect(waiting.pid, waiting.thread_pointer, monotonic_ns());
+    let context = read_context(&waiting);
+    // It may have gone on while its stack was read. What goes on after this time had this stack
+    // then.
+    let taken_ns = monotonic_ns();
+    goes_on(maps, part).then_some(())?;
     const ORIG_RAX: usize = 15;
     let record = WaitRecord {
-        waited_ns: part_ns,
+        waited_ns: part.part_ns,
         queued_ns: 0,
-        interval,
+        interval: part.interval,
         state: u64::from(waiting.state),
         system_call: waiting.registers[ORIG_RAX],
+        blocker,
+        monitor_owner,
+        throttled_ns: 0,
     };
-    Some(StackSample::of_waiting(&waiting, record, now_ns, &stack))
+    Some(StackSample::of_waiting(&waiting, record, taken_ns, &stack, &context))
 }
 
 /// Reads the stack from a little below its pointer on, as far as it goes.

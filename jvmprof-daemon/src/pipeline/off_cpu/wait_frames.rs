@@ -3,19 +3,30 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::blockers::NamedBlocker;
 use super::cause::Cause;
-use super::causes::{Evidence, cause_of};
+use super::cause_classifier::{Evidence, cause_of};
 use super::idle::IdleRules;
+use jvmprof_common::blocker::BlockerKind;
+
 use crate::event_type::EventType;
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, SampleLabel, SampleLabels};
 
 /// The label of a sample with its [`Cause`].
-pub(super) const WAIT_LABEL: &str = "wait";
+pub const WAIT_LABEL: &str = "wait";
 /// The label of a wait in which the thread had nothing to do: `true`.
 pub(super) const IDLE_LABEL: &str = "idle";
-/// The label that keeps the evidence until the window ends.
+/// The label with the class of the monitor or blocker that the thread waited for.
+const BLOCKER_LABEL: &str = "blocker";
+/// The label with the name of the thread that had the monitor when the wait began.
+const HOLDER_LABEL: &str = "holder";
+/// Labels that keep the evidence until the window ends.
 const EVIDENCE_LABEL: &str = "__wait_evidence";
+const BLOCKER_KIND_LABEL: &str = "__blocker_kind";
+
+/// The labels that [`WaitFrames::mark`] sets.
+const OWN_LABELS: [&str; 4] = [EVIDENCE_LABEL, BLOCKER_KIND_LABEL, BLOCKER_LABEL, HOLDER_LABEL];
 
 /// The kernel's functions by which a thread leaves its CPU: the frames up to the last of them say
 /// nothing of the wait.
@@ -33,21 +44,30 @@ const SCHEDULER_FRAMES: usize = 16;
 /// Evidence, causes and frames, each once: stacks are compared by their addresses.
 #[derive(Debug, Default)]
 pub(super) struct WaitFrames {
-    evidence: HashMap<Evidence, SampleLabels>,
-    leaves: HashMap<Cause, Arc<Frame>>,
-    labels: HashMap<(Cause, bool), SampleLabels>,
+    evidence: HashMap<(Evidence, NamedBlocker), SampleLabels>,
+    leaves: HashMap<(Cause, Option<Arc<str>>), Arc<Frame>>,
+    labels: HashMap<(Cause, NamedBlocker, bool), SampleLabels>,
 }
 
 impl WaitFrames {
     /// Marks a stack with the evidence of its cause.
-    pub(super) fn mark(&mut self, evidence: Evidence, stack: NamedStack) -> NamedStack {
-        let labels = self.evidence.entry(evidence).or_insert_with(|| {
+    pub(super) fn mark(
+        &mut self,
+        evidence: Evidence,
+        blocker: NamedBlocker,
+        stack: NamedStack,
+    ) -> NamedStack {
+        let labels = self.evidence.entry((evidence, blocker)).or_insert_with_key(|(evidence, blocker)| {
             let value = match evidence {
-                Evidence::Runnable => "runnable".to_owned(),
+                Evidence::Runnable => Cause::Runnable.as_str().to_owned(),
+                Evidence::OutOfQuota => Cause::CpuQuota.as_str().to_owned(),
                 Evidence::SystemCall(number) => number.to_string(),
                 Evidence::NoSystemCall => String::new(),
             };
-            SampleLabels::new([label(EVIDENCE_LABEL, &value)])
+            let is_named = blocker.class.is_some() || blocker.holder.is_some();
+            let kind = is_named.then(|| label(BLOCKER_KIND_LABEL, &blocker.kind.to_string()));
+            let evidence = [label(EVIDENCE_LABEL, &value)].into_iter().chain(kind);
+            SampleLabels::new(evidence.chain(blocker.labels()).collect::<Vec<_>>())
         });
         NamedStack { labels: labels.clone(), ..stack }
     }
@@ -67,24 +87,58 @@ impl WaitFrames {
         let Some(evidence) = evidence.map(|label| parse(&label.value)) else { return };
         let frames = without_scheduler(&sample.frames);
         let cause = cause_of(evidence, frames.iter().map(|frame| &**frame));
-        let leaf = self.leaves.entry(cause).or_insert_with(|| {
-            let lines = vec![Line::named(format!("[wait: {}]", cause.as_str()))];
+        let blocker = NamedBlocker::of_sample(sample).filter(|blocker| blocker.is_of(cause));
+        let blocker = blocker.unwrap_or_default();
+        let leaf = self.leaves.entry((cause, blocker.class.clone())).or_insert_with_key(|(cause, class)| {
+            let class = class.as_ref().map_or_else(String::new, |class| format!(": {class}"));
+            let lines = vec![Line::named(format!("[wait: {}{class}]", cause.as_str()))];
             Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines })
         });
         let is_idle = rules.is_idle(cause, frames);
-        let labels = self.labels.entry((cause, is_idle)).or_insert_with(|| {
+        let key = (cause, blocker, is_idle);
+        let labels = self.labels.entry(key).or_insert_with_key(|(cause, blocker, is_idle)| {
             let idle = is_idle.then(|| label(IDLE_LABEL, "true"));
-            let labels = [label(WAIT_LABEL, cause.as_str())].into_iter().chain(idle);
+            let labels = [label(WAIT_LABEL, cause.as_str())].into_iter().chain(idle).chain(blocker.labels());
             SampleLabels::new(labels.collect::<Vec<_>>())
         });
         sample.frames = std::iter::once(&*leaf).chain(frames).cloned().collect();
-        sample.labels = labels.clone();
+        let mut all: Vec<SampleLabel> = labels.iter().cloned().collect();
+        all.extend(sample.labels.iter().filter(|label| !OWN_LABELS.contains(&&*label.name)).cloned());
+        let has_others = all.len() > labels.iter().count();
+        sample.labels = if has_others { SampleLabels::new(all) } else { labels.clone() };
+    }
+}
+
+impl NamedBlocker {
+    /// Returns what was kept of a sample's blocker.
+    fn of_sample(sample: &Sample) -> Option<Self> {
+        let kind = text_of(sample, BLOCKER_KIND_LABEL)?.parse().ok()?;
+        let of = |name| sample.labels.iter().find(|label| &*label.name == name);
+        let value = |name| of(name).map(|label| Arc::from(&*label.value));
+        Some(Self { kind, class: value(BLOCKER_LABEL), holder: value(HOLDER_LABEL) })
+    }
+
+    /// Returns true if a wait of this cause is for such an object.
+    fn is_of(&self, cause: Cause) -> bool {
+        const ENTERED: u64 = BlockerKind::Entered as u64;
+        const WAITED_ON: u64 = BlockerKind::WaitedOn as u64;
+        const PARKED: u64 = BlockerKind::Parked as u64;
+        matches!(
+            (cause, self.kind),
+            (Cause::Monitor, ENTERED | WAITED_ON) | (Cause::ObjectWait, WAITED_ON) | (Cause::Park, PARKED)
+        )
+    }
+
+    fn labels(&self) -> impl Iterator<Item = SampleLabel> + '_ {
+        let class = self.class.iter().map(|class| label(BLOCKER_LABEL, class));
+        class.chain(self.holder.iter().map(|holder| label(HOLDER_LABEL, holder)))
     }
 }
 
 fn parse(value: &str) -> Evidence {
     match value {
         "runnable" => Evidence::Runnable,
+        "cpu_quota" => Evidence::OutOfQuota,
         number => number.parse().map_or(Evidence::NoSystemCall, Evidence::SystemCall),
     }
 }
@@ -95,7 +149,21 @@ fn label(name: &str, value: &str) -> SampleLabel {
 
 /// Returns the cause of a sample's waits.
 pub fn wait_of(sample: &Sample) -> Option<&str> {
-    sample.labels.iter().find(|label| &*label.name == WAIT_LABEL).map(|label| &*label.value)
+    text_of(sample, WAIT_LABEL)
+}
+
+/// Returns the class of the monitor or blocker that a sample's waits were for.
+pub fn blocker_of(sample: &Sample) -> Option<&str> {
+    text_of(sample, BLOCKER_LABEL)
+}
+
+/// Returns the name of the thread that had the monitor which a sample's waits were for.
+pub fn holder_of(sample: &Sample) -> Option<&str> {
+    text_of(sample, HOLDER_LABEL)
+}
+
+fn text_of<'a>(sample: &'a Sample, name: &str) -> Option<&'a str> {
+    sample.labels.iter().find(|label| &*label.name == name).map(|label| &*label.value)
 }
 
 /// Returns true if the threads of a sample had nothing to do.
@@ -127,7 +195,7 @@ mod tests {
     fn waits(evidence: Evidence, names: &[&str]) -> Batch {
         let frames: Arc<[Arc<Frame>]> = names.iter().map(|name| kernel(name)).collect();
         let stack = NamedStack { frames, labels: SampleLabels::default(), pending: false };
-        let stack = WaitFrames::default().mark(evidence, stack);
+        let stack = WaitFrames::default().mark(evidence, NamedBlocker::default(), stack);
         let sample = Sample { labels: stack.labels, ..Sample::of_events(stack.frames, 1, 1) };
         let series = Series { labels: LabelSet::new(), samples: vec![sample] };
         Batch { event: EventType::OffCpu, ..batch(vec![series]) }
@@ -156,6 +224,7 @@ mod tests {
     fn evidence_is_read_as_it_was_kept() {
         for (evidence, expected) in [
             (Evidence::Runnable, "[wait: runnable]"),
+            (Evidence::OutOfQuota, "[wait: cpu_quota]"),
             (Evidence::NoSystemCall, "[wait: other]"),
             (Evidence::SystemCall(7), "[wait: poll]"),
         ] {

@@ -4,6 +4,8 @@
 //! profiles of its own. A window's start is computed at its end, from the clock as it is set then,
 //! so that a clock that was wrong before doesn't misplace profiles.
 
+mod flush;
+
 use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -55,7 +57,7 @@ struct ClockDeviation {
     was_suspended: bool,
 }
 
-/// Result of previous_period a window.
+/// The profiles of a window that has ended.
 #[derive(Clone, Debug)]
 pub struct Flushed {
     /// The window's profile of CPU time. Empty if nothing was sampled.
@@ -161,6 +163,11 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     /// Keeps the time of each event of CPU time from now on.
     pub(super) fn keep_times(&mut self) {
         self.keeps_times = true;
+    }
+
+    /// Returns when the window began, in ns of `CLOCK_MONOTONIC`.
+    pub(super) fn began_ns(&self) -> u64 {
+        u64::try_from(self.began.monotonic.as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Sets another limit of series.

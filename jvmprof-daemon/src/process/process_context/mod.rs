@@ -25,6 +25,9 @@ use super::service_identity::ServiceIdentity;
 /// A process's published context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessContext {
+    /// Names of the attributes that contexts of threads have, by the index that stands for each;
+    /// `None` if its threads publish none.
+    pub thread_keys: Option<Box<[Box<str>]>>,
     /// The service, and all attributes of the resource that are kept.
     pub service: ServiceIdentity,
     /// Attributes that are not kept: too many, too long, or no single value.

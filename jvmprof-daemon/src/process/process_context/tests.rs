@@ -25,7 +25,7 @@ impl Sampled {
     fn new() -> Self {
         let writer = ContextWriter::start();
         let info = procfs::process_info(writer.pid()).expect("it runs");
-        let start_ns = info.start_ticks * jvmprof_common::tables::NS_PER_TICK;
+        let start_ns = info.start_ticks * jvmprof_common::unwind_tables::NS_PER_TICK;
         Self { writer, table: ProcessTable::default(), start_ns, now_ns: SECOND_NS }
     }
 

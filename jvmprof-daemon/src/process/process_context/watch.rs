@@ -59,6 +59,14 @@ impl ContextWatch {
         }
     }
 
+    /// Has the context checked within a second: it should have changed. One that changes all the
+    /// time keeps its interval.
+    pub(in crate::process) fn expect_change(&mut self, now_ns: u64) {
+        if self.known.is_some() && self.check_ns <= 4 * MIN_CHECK_NS {
+            self.next_ns = self.next_ns.min(now_ns.saturating_add(MIN_CHECK_NS));
+        }
+    }
+
     /// Reads the context if one of these mappings has one: they were just read anyway.
     pub(in crate::process) fn found(
         &mut self,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use jvmprof_common::tables::NS_PER_TICK;
+use jvmprof_common::unwind_tables::NS_PER_TICK;
 
 use super::{Process, ProcessTableCounts};
 use crate::process::executable_mappings::{MappedCode, Mappings};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
 use crate::event_type::SampleNumber;
+use crate::profile::jvm_activity::{JvmActivity, JvmThread, is_jvm, thread_kind_of};
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Sample};
 use crate::types::FastHasher;
 
@@ -32,27 +33,33 @@ impl TreeBuilder {
         number: SampleNumber,
         group: impl Fn(&LabelSet) -> Option<String>,
     ) {
-        self.each_path(batch, group, |builder, path, sample| builder.add(path, sample.number(number)));
+        self.each_path(batch, group, |builder, path, sample, activity| {
+            builder.add_in(path, sample.number(number), activity);
+        });
     }
 
-    /// Hands the path of each stack of the batch to `take`.
+    /// Hands the path of each stack of the batch to `take`, and what it was taken in.
     pub(super) fn each_path(
         &mut self,
         batch: &Batch,
         group: impl Fn(&LabelSet) -> Option<String>,
-        mut take: impl FnMut(&mut Self, &[CallStep], &Sample),
+        mut take: impl FnMut(&mut Self, &[CallStep], &Sample, Option<JvmActivity>),
     ) {
         let mut frames = FrameSteps::default();
         let mut path = Vec::new();
         for series in &batch.series {
             let group = group(&series.labels).map(|name| self.label(&name));
+            let has_kinds = || series.samples.iter().any(|sample| thread_kind_of(sample).is_some());
+            let is_jvm = is_jvm(&series.labels) || has_kinds();
             for sample in &series.samples {
                 path.clear();
                 path.extend(group);
                 for frame in sample.frames.iter().rev() {
                     frames.extend(self, &mut path, frame);
                 }
-                take(self, &path, sample);
+                let thread = JvmThread::new(thread_kind_of(sample), is_jvm);
+                let activity = self.activity_of(&path, thread);
+                take(self, &path, sample, activity);
             }
         }
     }

@@ -3,9 +3,22 @@
 use std::ops::Range;
 
 use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
+use crate::profile::jvm_activity::{JvmThread, THREAD_KIND_LABEL, is_jvm};
+use crate::profile::model::LabelSet;
 use crate::profile::pprof::line_column::JavaLineDetails;
 use crate::profile::pprof::{CheckedTables, InvalidProfile};
-use crate::proto::pprof::{Location, Profile};
+use crate::proto::pprof::{Location, Profile, Sample};
+
+/// The series that a profile is of, and what is counted of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PprofSeries<'a> {
+    /// The name of a node that stands above its stacks.
+    pub group: Option<&'a str>,
+    /// The labels of the series, if the profile has one of its own.
+    pub labels: Option<&'a LabelSet>,
+    /// The type of the value that is counted; else `samples`, or the first one.
+    pub sample_type: Option<&'a str>,
+}
 
 /// Returns the kind of code that a mapping holds, by the names that `profile/pprof/encode.rs`
 /// writes.
@@ -20,22 +33,23 @@ fn kind_of_mapping(file: &str) -> NodeKind {
 }
 
 impl TreeBuilder {
-    /// Counts every stack of the profile, below a node named `group` if there is one. Counted is
-    /// the value of type `sample_type`, or of type `samples`, or the first one.
+    /// Counts every stack of the profile, as `series` says.
     ///
     /// # Errors
     /// The profile's parts don't fit together; nothing of it was counted.
-    pub fn add_pprof(
-        &mut self,
-        profile: &Profile,
-        group: Option<&str>,
-        sample_type: Option<&str>,
-    ) -> Result<(), InvalidProfile> {
+    pub fn add_pprof(&mut self, profile: &Profile, series: &PprofSeries<'_>) -> Result<(), InvalidProfile> {
         let tables = CheckedTables::new(profile)?;
         let position =
             |name: &str| profile.sample_type.iter().position(|value| tables.text(value.r#type) == name);
-        let value = sample_type.and_then(position).or_else(|| position("samples")).unwrap_or(0);
-        let group = group.map(|name| self.label(name));
+        let value = series.sample_type.and_then(position).or_else(|| position("samples")).unwrap_or(0);
+        let group = series.group.map(|name| self.label(name));
+        let own_kind = series.labels.and_then(|labels| labels.get(THREAD_KIND_LABEL)).map(String::as_str);
+        let kind = |sample: &Sample| {
+            let label = sample.label.iter().find(|label| tables.text(label.key) == THREAD_KIND_LABEL);
+            label.map(|label| tables.text(label.str)).or(own_kind)
+        };
+        let has_kinds = || profile.sample.iter().any(|sample| kind(sample).is_some());
+        let is_jvm = series.labels.is_some_and(is_jvm) || has_kinds();
         // The steps of each location, outermost call first, and where they are by its position.
         let (mut steps, mut ranges) = (Vec::new(), Vec::<Range<usize>>::new());
         for location in &profile.location {
@@ -52,7 +66,8 @@ impl TreeBuilder {
             for range in positions.filter_map(|position| ranges.get(position)) {
                 path.extend_from_slice(&steps[range.clone()]);
             }
-            self.add(&path, count);
+            let activity = self.activity_of(&path, JvmThread::new(kind(sample), is_jvm));
+            self.add_in(&path, count, activity);
         }
         Ok(())
     }

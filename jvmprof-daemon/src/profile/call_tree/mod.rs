@@ -10,6 +10,7 @@
 //! samples, so sums are right. A builder that is full gives up its lightest half, so that what is
 //! heavy is kept whenever it comes.
 
+mod activities;
 mod from_batch;
 mod from_pprof;
 mod function_samples;
@@ -24,9 +25,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use smallvec::SmallVec;
 
+use super::jvm_activity::JvmActivity;
 use super::model::ExecutionMode;
 use crate::types::FastHasher;
 
+use activities::Activities;
+pub use activities::ActivitySamples;
+pub use from_pprof::PprofSeries;
 use function_samples::FunctionSamples;
 pub use page_columns::{CallTree, ComparedFunction, Pruned};
 pub use path_hash::{InvalidPathHash, PathHash};
@@ -135,16 +140,20 @@ const MAX_LINES: usize = 64;
 #[derive(Debug)]
 pub struct TreeBuilder {
     strings: Vec<Arc<str>>,
-    string_ids: HashMap<Arc<str>, u32>,
+    string_ids: HashMap<Arc<str>, u32, FastHasher>,
     functions: Vec<TreeFunction>,
     function_ids: HashMap<TreeFunction, u32, FastHasher>,
     samples: Vec<FunctionSamples>,
+    activities: Activities,
     /// The hash of each function, as part of paths.
     hashes: Vec<PathHash>,
     /// Only stacks that pass through one of these nodes are counted; all if there are none.
     under: Vec<PathHash>,
     nodes: Vec<CallNode>,
     children: HashMap<(u32, u32), u32, FastHasher>,
+    /// The function and the node of each step of the last stack: most stacks begin as the one
+    /// before them.
+    last: Vec<(u32, u32)>,
     truncated: BTreeMap<u32, u64>,
     stacks: u64,
     /// True while stacks are counted that the tree is compared with.
@@ -171,10 +180,12 @@ impl TreeBuilder {
             functions: Vec::new(),
             function_ids: HashMap::default(),
             samples: Vec::new(),
+            activities: Activities::default(),
             hashes: Vec::new(),
             under: Vec::new(),
             nodes: Vec::new(),
             children: HashMap::default(),
+            last: Vec::new(),
             truncated: BTreeMap::new(),
             stacks: 0,
             is_base: false,
@@ -236,12 +247,18 @@ impl TreeBuilder {
             self.hashes.push(PathHash::of_function(kind, name, file, module));
             self.functions.push(function);
             self.samples.push(FunctionSamples::default());
+            self.activities.add_function(name);
         }
         FunctionId(id)
     }
 
     /// Counts a stack, `path` from the root to the leaf, that was seen `count` times.
     pub fn add(&mut self, path: &[CallStep], count: u64) {
+        self.add_in(path, count, None);
+    }
+
+    /// The same, and what these samples were taken in.
+    fn add_in(&mut self, path: &[CallStep], count: u64, activity: Option<JvmActivity>) {
         if count == 0 || !self.is_under(path) {
             return;
         }
@@ -255,8 +272,8 @@ impl TreeBuilder {
         }
         let mut at = ROOT;
         self.count_node(ROOT, count);
-        for step in &path[..path.len().min(MAX_DEPTH)] {
-            at = self.child(at, step.function.0);
+        for (depth, step) in path[..path.len().min(MAX_DEPTH)].iter().enumerate() {
+            at = self.step_node(depth, at, step.function.0);
             self.count_node(at, count);
             if self.is_base {
                 continue;
@@ -269,8 +286,11 @@ impl TreeBuilder {
             }
         }
         if path.len() > MAX_DEPTH {
-            let rest = self.child(at, self.pruned);
-            self.count_node(rest, count);
+            at = self.child(at, self.pruned);
+            self.count_node(at, count);
+        }
+        if let Some(activity) = activity {
+            self.activities.add(at, activity, count, self.is_base);
         }
     }
 
@@ -284,6 +304,17 @@ impl TreeBuilder {
     pub fn count_base(&mut self, is_base: bool) {
         self.is_base = is_base;
         self.has_base |= is_base;
+    }
+
+    /// Returns the node of a step of a stack, below that of the step before it.
+    fn step_node(&mut self, depth: usize, parent: u32, function: u32) -> u32 {
+        if let Some(&(_, node)) = self.last.get(depth).filter(|(last, _)| *last == function) {
+            return node;
+        }
+        let node = self.child(parent, function);
+        self.last.truncate(depth);
+        self.last.push((function, node));
+        node
     }
 
     fn child(&mut self, parent: u32, function: u32) -> u32 {

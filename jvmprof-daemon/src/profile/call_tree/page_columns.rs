@@ -57,6 +57,13 @@ pub(super) struct NodeColumns {
     /// Execution modes of a Java method, by number in the order of `HOW_NAMES` in `tree.js`: how,
     /// samples, how, samples, ...
     pub(super) how: Vec<Vec<u64>>,
+    /// What the samples were taken in that end in the node, see `Activities::columns`; empty if
+    /// that isn't counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) activity: Vec<Vec<u64>>,
+    /// The same of the base.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) base_activity: Vec<Vec<u64>>,
 }
 
 /// The functions with most samples, their own or with callees: columns again.
@@ -141,6 +148,11 @@ impl TreeBuilder {
             nodes.lines.push(top_lines(&node.lines));
             nodes.how.push(counts_by_index(node.how));
             pruned.samples += if node.function == self.pruned { node.total } else { 0 };
+        }
+        let [activity, base_activity] = self.activities.columns(self.nodes.len());
+        nodes.activity = activity;
+        if self.has_base {
+            nodes.base_activity = base_activity;
         }
         let truncated = self
             .truncated

@@ -14,21 +14,27 @@ impl TreeBuilder {
         let keep = self.heaviest(max_nodes);
         let old = std::mem::take(&mut self.nodes);
         self.children = HashMap::default();
+        self.last.clear();
         let mut places: Vec<u32> = vec![u32::MAX; old.len()];
+        // Where stacks end now that ended in a node.
+        let mut ends: Vec<u32> = vec![0; old.len()];
         for (index, node) in old.into_iter().enumerate() {
             let parent = places[node.parent as usize];
             if index == 0 || keep[index] {
                 places[index] = self.keep_node(node, parent, index == 0);
+                ends[index] = places[index];
                 continue;
             }
             self.pruned_nodes += usize::from(node.function != self.pruned);
+            ends[index] = ends[node.parent as usize];
             if parent != u32::MAX {
-                let rest = self.child(parent, self.pruned);
-                let rest = &mut self.nodes[rest as usize];
+                ends[index] = self.child(parent, self.pruned);
+                let rest = &mut self.nodes[ends[index] as usize];
                 rest.total += node.total;
                 rest.base += node.base;
             }
         }
+        self.activities.moved(&ends);
     }
 
     /// Puts a kept node into the new list. A `[pruned]` node may be there already, for a sibling

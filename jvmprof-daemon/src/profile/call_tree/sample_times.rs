@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use serde::{Serialize, Serializer};
 
 use super::{CallStep, ROOT, TreeBuilder};
+use crate::profile::jvm_activity::JvmActivity;
 use crate::profile::model::{Batch, LabelSet};
 
 /// The times of samples, as columns. The names in JSON are what the page's `times.js` reads.
@@ -14,8 +15,11 @@ pub struct SampleTimes {
     /// Nodes in which stacks end: those with most samples first.
     nodes: Vec<u32>,
     /// The line of each one's nearest Java caller, 0 if unknown. A node has as many entries as
-    /// there are lines.
+    /// there are lines and activities.
     lines: Vec<u32>,
+    /// What each one's samples were taken in; empty if that isn't counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    activities: Vec<JvmActivity>,
     /// For each sample, oldest first: milliseconds since the one before, and the entry of `nodes`;
     /// both as LEB128.
     #[serde(serialize_with = "as_base64")]
@@ -39,10 +43,10 @@ impl TreeBuilder {
         max_nodes: usize,
     ) -> SampleTimes {
         self.cut(max_nodes);
-        let mut times: HashMap<(u32, u32), Vec<u32>> = HashMap::new();
-        self.each_path(batch, group, |builder, path, sample| {
+        let mut times: HashMap<(u32, u32, Option<JvmActivity>), Vec<u32>> = HashMap::new();
+        self.each_path(batch, group, |builder, path, sample, activity| {
             if !sample.times.is_empty() {
-                let end = (builder.end_of(path), builder.attributed_line(path));
+                let end = (builder.end_of(path), builder.attributed_line(path), activity);
                 times.entry(end).or_default().extend(&sample.times);
             }
         });
@@ -54,7 +58,11 @@ impl TreeBuilder {
         }
         samples.sort_unstable();
         let mut result = SampleTimes::default();
-        (result.nodes, result.lines) = ends.into_iter().map(|(end, _)| end).unzip();
+        for ((node, line, activity), _) in ends {
+            result.nodes.push(node);
+            result.lines.push(line);
+            result.activities.extend(activity);
+        }
         let mut before = 0;
         for (time, entry) in samples {
             leb128(time - before, &mut result.samples);

@@ -1,3 +1,4 @@
+mod activities;
 mod functions;
 mod methods;
 mod subtrees;
@@ -344,7 +345,7 @@ fn stacks_of_a_pprof_have_the_kinds_that_mappings_say() {
         ("[StubRoutines (1)]", "jvm"),
     ];
     let mut builder = TreeBuilder::default();
-    builder.add_pprof(&pprof(&functions, &[(&[2, 4, 6, 7, 1, 3, 5], 7)]), None, None).unwrap();
+    builder.add_pprof(&pprof(&functions, &[(&[2, 4, 6, 7, 1, 3, 5], 7)]), &PprofSeries::default()).unwrap();
     let tree = builder.finish(PAGE_NODES);
     let path = "[truncated: depth];Interpreter;acme.Cart.sum;[StubRoutines (1)];[unknown 0x12];libz.so.1 (no symbol);do_syscall_64";
     assert_eq!(folded(&tree).last().unwrap(), &(path.to_owned(), 7), "the value of type samples counts");
@@ -378,9 +379,10 @@ fn a_pprof_that_does_not_fit_together_is_refused_whole() {
     let mut no_string = sound.clone();
     no_string.function[0].name = -4;
     for broken in [no_location, no_function, no_string] {
-        builder.add_pprof(&broken, None, None).unwrap_err();
+        builder.add_pprof(&broken, &PprofSeries::default()).unwrap_err();
     }
-    builder.add_pprof(&sound, Some("worker-1"), None).unwrap();
+    let series = PprofSeries { group: Some("worker-1"), ..PprofSeries::default() };
+    builder.add_pprof(&sound, &series).unwrap();
     let tree = builder.finish(PAGE_NODES);
     assert_eq!(tree.total(), 1);
     assert_eq!(folded(&tree)[1], ("worker-1".to_owned(), 1));

@@ -133,7 +133,7 @@ type LocationKey = (u64, u64, SmallVec<[(u64, u32, u32); 4]>);
 
 /// Pointers are good keys here because the batch that owns what they point to is borrowed as long
 /// as the builder lives.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Builder<'a> {
     profile: Profile,
     sample_types: &'static [SampleType],
@@ -149,18 +149,7 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(sample_types: &'static [SampleType]) -> Self {
-        Self {
-            profile: Profile::default(),
-            sample_types,
-            texts: HashMap::default(),
-            strings: HashMap::default(),
-            frames: HashMap::default(),
-            locations: HashMap::default(),
-            functions: HashMap::default(),
-            mapping_places: HashMap::default(),
-            mappings: HashMap::default(),
-            build_ids: HashMap::default(),
-        }
+        Self { sample_types, ..Self::default() }
     }
 
     /// Begins a profile of the batch.

@@ -50,7 +50,7 @@ impl MergeError {
 }
 
 /// Collects profiles into one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Merger {
     limits: MergeLimits,
     strings: PprofStrings,
@@ -122,16 +122,7 @@ impl<K: Hash + Eq, V> EntryTable<K, V> {
 
 impl Merger {
     pub fn new(limits: MergeLimits) -> Self {
-        Self {
-            limits,
-            strings: PprofStrings::default(),
-            mappings: EntryTable::default(),
-            functions: EntryTable::default(),
-            locations: EntryTable::default(),
-            samples: EntryTable::default(),
-            head: None,
-            held_bytes: 0,
-        }
+        Self { limits, ..Self::default() }
     }
 
     /// Adds a profile as it lies on disk.

@@ -24,7 +24,7 @@ pub fn sampled_events(profile: &Profile, sample_type: &str) -> u64 {
     let counts = |event: &EventType| {
         event.is_estimated() && event.descriptor().sample_types.iter().any(|of| of.name == sample_type)
     };
-    if let Some(event) = EventType::ALL.into_iter().find(counts) {
+    if let Some(event) = EventType::ALL.into_iter().chain([EventType::Wall]).find(counts) {
         let prefix = events_comment(event, 0);
         let prefix = prefix.trim_end_matches('0');
         let said = profile.comment.iter().filter_map(|comment| text(*comment).strip_prefix(prefix));

@@ -6,11 +6,11 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use aya::maps::{Array, MapData};
-use aya::programs::{ProgramFd, RawTracePoint};
+use aya::programs::ProgramFd;
 use jvmprof_common::abi::{KERNEL_NAME_BYTES, KERNEL_NAMES, KERNEL_NAMES_PROGRAM, KernelName, NAMES};
 use nix::errno::Errno;
 
-use super::object::{PodValue, impl_pod, map_error, program, program_error, take_map};
+use super::object::{PodValue, impl_pod, load_program, map_error, program_error, take_map};
 use crate::sampler::error::SamplerError;
 use crate::types::Avma;
 
@@ -75,11 +75,7 @@ impl std::fmt::Debug for KernelSymbolizer {
 impl KernelSymbolizer {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
         let names = take_map(ebpf, NAMES)?;
-        let program: &mut RawTracePoint = program(ebpf, KERNEL_NAMES_PROGRAM)?;
-        let error = program_error(KERNEL_NAMES_PROGRAM);
-        program.load().map_err(&error)?;
-        let program = program.fd().map_err(&error)?.try_clone().map_err(|source| error(source.into()))?;
-        Ok(Self { program, names })
+        Ok(Self { program: load_program(ebpf, KERNEL_NAMES_PROGRAM)?, names })
     }
 
     /// Returns the functions at these addresses, in their order; `None` for an address without one.

@@ -3,10 +3,10 @@
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use jvmprof_common::abi::{PROBE_SLOTS, globals};
 
-use super::btf::Btf;
+use super::btf::{Btf, BtfError};
 use super::maps::MapSizes;
 use super::object::program_error;
-use super::{allocation_maps, off_cpu_maps};
+use super::{allocation_maps, off_cpu_maps, pause_maps, thread_context_map};
 use crate::sampler::error::SamplerError;
 use crate::sampler::online_cpus;
 use crate::sampler::options::SamplerOptions;
@@ -38,6 +38,7 @@ pub(super) fn load(
     let run_delay = sched_info.and_then(|at| Ok(at + btf.offset_of("sched_info", "run_delay")?));
     // Without it waits on run queues are a part of what came before.
     let task_run_delay = run_delay.unwrap_or(0);
+    let quota = quota_offsets(btf).ok().flatten().unwrap_or_default();
     let task_on_cpu = btf.offset_of("task_struct", "on_cpu")?;
     let task_state = btf.offset_of("task_struct", "__state")?;
     let task_signal = btf.offset_of("task_struct", "signal")?;
@@ -53,12 +54,16 @@ pub(super) fn load(
     let area_length = btf.offset_of("vm_unmapped_area_info", "length")?;
     let filter = u32::from(options.pids.is_some());
     let wakeup_bytes = options.ring_bytes / 4;
+    let thread_context = u32::from(options.thread_context);
+    let monitor_owners = u32::from(options.monitor_owners);
     let log = u32::from(options.kernel_log);
     let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
     let mut loader = EbpfLoader::new();
     let sizes = MapSizes::of_machine().entries().into_iter();
     let sizes = sizes.chain(allocation_maps::sizes(options.allocation));
-    for (name, entries) in sizes.chain(off_cpu_maps::sizes(options.off_cpu)) {
+    let sizes = sizes.chain(off_cpu_maps::sizes(options.off_cpu));
+    let single = [thread_context_map::size(options.thread_context), pause_maps::size(options.pauses)];
+    for (name, entries) in sizes.chain(single) {
         loader.map_max_entries(name, entries);
     }
     let cpus = online_cpus::possible()?;
@@ -81,6 +86,10 @@ pub(super) fn load(
         .override_global(globals::SIGNAL_THREAD_HEAD, &signal_thread_head, true)
         .override_global(globals::TASK_STACK, &task_stack, true)
         .override_global(globals::TASK_RUN_DELAY, &task_run_delay, true)
+        .override_global(globals::TASK_GROUP_QUEUE, &quota.task_queue, true)
+        .override_global(globals::QUEUE_THROTTLED, &quota.throttled, true)
+        .override_global(globals::QUEUE_CPU, &quota.queue_cpu, true)
+        .override_global(globals::CPU_CLOCK, &quota.cpu_clock, true)
         .override_global(globals::TASK_COMM, &task_comm, true)
         .override_global(globals::VMA_START, &vma_start, true)
         .override_global(globals::VMA_END, &vma_end, true)
@@ -90,6 +99,8 @@ pub(super) fn load(
         .override_global(globals::FILTER, &filter, true)
         .override_global(globals::WAKEUP_BYTES, &wakeup_bytes, true)
         .override_global(globals::FIRST_PROBE_SLOT, &cpus, true)
+        .override_global(globals::THREAD_CONTEXT, &thread_context, true)
+        .override_global(globals::MONITOR_OWNERS, &monitor_owners, true)
         .override_global(globals::LOG, &log, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries(RING, options.ring_bytes.next_power_of_two().max(4096))
@@ -103,4 +114,27 @@ pub(super) fn mapped_function(btf: &Btf) -> Result<aya::Btf, SamplerError> {
     let function = btf.of_function(MAPPED)?;
     let parsed = aya::Btf::parse(&function, aya::Endianness::Little);
     parsed.map_err(|error| program_error(NEW_MAPPING)(error.into()))
+}
+
+/// Where the kernel says for how long control groups were out of CPU quota.
+#[derive(Clone, Copy, Debug, Default)]
+struct QuotaOffsets {
+    task_queue: u32,
+    throttled: u32,
+    queue_cpu: u32,
+    cpu_clock: u32,
+}
+
+/// Reads these offsets; an error where the kernel doesn't say it: before 6.6, and without
+/// `CONFIG_CFS_BANDWIDTH`. `None` where the two numbers aren't neighbours.
+fn quota_offsets(btf: &Btf) -> Result<Option<QuotaOffsets>, BtfError> {
+    let throttled = btf.offset_of("cfs_rq", "throttled_clock_self")?;
+    let offsets = QuotaOffsets {
+        task_queue: btf.offset_of("task_struct", "se")? + btf.offset_of("sched_entity", "cfs_rq")?,
+        throttled,
+        queue_cpu: btf.offset_of("cfs_rq", "rq")?,
+        cpu_clock: btf.offset_of("rq", "clock")?,
+    };
+    let sum = btf.offset_of("cfs_rq", "throttled_clock_self_time")?;
+    Ok((sum == throttled + 8).then_some(offsets))
 }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use aya::maps::{Array, HashMap, MapData, MapError};
 use jvmprof_common::jvm::Jvm;
-use jvmprof_common::tables::{
+use jvmprof_common::unwind_tables::{
     CHUNK_ROWS, MAX_RULES, PackedRule, ProcessEntry, Region, RowChunk, RowPage, RowTable,
 };
 
@@ -14,6 +14,8 @@ use super::dropped_processes::DroppedProcesses;
 use super::kernel_symbols::KernelSymbolizer;
 use super::object::{PodValue, impl_pod, map_error, take_map};
 use super::off_cpu_maps::OffCpuMaps;
+use super::pause_maps::PauseMap;
+use super::thread_context_map::ThreadContextMap;
 use crate::sampler::error::SamplerError;
 
 /// Sizes of the maps, in entries. All but `processes` take their memory when the programs are
@@ -99,6 +101,8 @@ pub struct BpfMaps {
     dropped: Option<DroppedProcesses>,
     allocation: Option<AllocationMaps>,
     off_cpu: Option<OffCpuMaps>,
+    pauses: Option<PauseMap>,
+    thread_contexts: Option<ThreadContextMap>,
     kernel_symbolizer: Option<KernelSymbolizer>,
 }
 
@@ -122,6 +126,8 @@ impl BpfMaps {
             dropped: Some(DroppedProcesses::of(ebpf)?),
             allocation: None,
             off_cpu: None,
+            pauses: None,
+            thread_contexts: None,
             kernel_symbolizer: KernelSymbolizer::of(ebpf)
                 .inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
                 .ok(),
@@ -149,6 +155,24 @@ impl BpfMaps {
     /// Takes the maps of waits; `None` the second time, and where they aren't profiled.
     pub fn take_off_cpu(&mut self) -> Option<OffCpuMaps> {
         self.off_cpu.take()
+    }
+
+    pub(super) fn set_pauses(&mut self, map: PauseMap) {
+        self.pauses = Some(map);
+    }
+
+    /// Takes the map of pauses; `None` the second time, and where they aren't followed.
+    pub fn take_pauses(&mut self) -> Option<PauseMap> {
+        self.pauses.take()
+    }
+
+    pub(super) fn set_thread_contexts(&mut self, map: ThreadContextMap) {
+        self.thread_contexts = Some(map);
+    }
+
+    /// Takes the map of thread contexts; `None` the second time, and where they aren't read.
+    pub fn take_thread_contexts(&mut self) -> Option<ThreadContextMap> {
+        self.thread_contexts.take()
     }
 
     /// Takes the program that symbolizes kernel addresses; `None` the second time.

@@ -1,7 +1,6 @@
 //! The kernel programs: loading, attaching, their maps, and what the verifier makes of them.
 
 pub(super) mod allocation_maps;
-pub(super) mod allocation_probes;
 pub mod btf;
 pub(super) mod dropped_processes;
 pub(super) mod kernel_symbols;
@@ -10,6 +9,9 @@ pub(super) mod maps;
 mod object;
 pub(super) mod off_cpu_maps;
 mod off_cpu_programs;
+pub(super) mod pause_maps;
 pub(super) mod programs;
+pub(super) mod thread_context_map;
+pub(super) mod uprobes;
 pub mod verifier_report;
 mod waiting_threads;

@@ -1,7 +1,8 @@
 //! Programs and maps of the loaded object by name, with errors that say which one was refused.
 
 use aya::Ebpf;
-use aya::programs::ProgramError;
+use aya::maps::{MapData, ProgramArray};
+use aya::programs::{Program, ProgramError, ProgramFd};
 
 use crate::sampler::error::SamplerError;
 
@@ -21,13 +22,16 @@ macro_rules! impl_pod {
 }
 pub(super) use impl_pod;
 
-/// Returns the program of this name.
+fn find_program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Program, SamplerError> {
+    ebpf.program_mut(name).ok_or(SamplerError::Object { kind: "program", name })
+}
+
+/// Returns the program of this name, which is of this kind.
 pub(super) fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<T, SamplerError>
 where
-    T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+    T: TryFrom<&'a mut Program, Error = ProgramError>,
 {
-    let program = ebpf.program_mut(name).ok_or(SamplerError::Object { kind: "program", name })?;
-    program.try_into().map_err(program_error(name))
+    find_program(ebpf, name)?.try_into().map_err(program_error(name))
 }
 
 /// Takes the map of this name out of the object.
@@ -37,6 +41,39 @@ where
 {
     let map = ebpf.take_map(name).ok_or(SamplerError::Object { kind: "map", name })?;
     map.try_into().map_err(map_error(name))
+}
+
+/// Loads a program of a kind that needs no more than the object has.
+pub(super) fn load_kind(program: &mut Program) -> Result<(), ProgramError> {
+    match program {
+        Program::PerfEvent(program) => program.load(),
+        Program::RawTracePoint(program) => program.load(),
+        Program::TracePoint(program) => program.load(),
+        Program::KProbe(program) => program.load(),
+        Program::UProbe(program) => program.load(),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    }
+}
+
+/// Loads the program of this name.
+pub(super) fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<ProgramFd, SamplerError> {
+    let program = find_program(ebpf, name)?;
+    let error = program_error(name);
+    load_kind(program).map_err(&error)?;
+    program.fd().map_err(&error)?.try_clone().map_err(|source| error(source.into()))
+}
+
+/// Loads the targets of tail calls, and puts them into this map by their index.
+pub(super) fn load_tail_calls(
+    ebpf: &mut Ebpf,
+    map: &'static str,
+    names: [&'static str; 3],
+) -> Result<ProgramArray<MapData>, SamplerError> {
+    let mut targets: ProgramArray<_> = take_map(ebpf, map)?;
+    for (index, name) in (0..).zip(names) {
+        targets.set(index, &load_program(ebpf, name)?, 0).map_err(map_error(map))?;
+    }
+    Ok(targets)
 }
 
 /// Returns a constructor of errors that name this program.

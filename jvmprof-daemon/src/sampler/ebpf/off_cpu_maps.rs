@@ -1,6 +1,7 @@
 //! The BPF maps of waits off the CPU: what is wanted, the threads that are followed, and totals.
 
-use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
+use jvmprof_common::blocker::{BLOCKER_LAYOUTS, BlockerLayout};
 use jvmprof_common::off_cpu::{FollowedThread, OffCpuSettings, ReportedPart, WaitTotals, WaitingThread};
 
 use super::object::{PodValue, impl_pod, map_error, take_map};
@@ -12,17 +13,23 @@ const TOTALS: &str = "WAIT_TOTALS";
 const THREADS: &str = "FOLLOWED_THREADS";
 const REPORTED: &str = "REPORTED_PARTS";
 
-/// Threads that are followed at a time, at most, and waits that are reported in parts: 7 MiB in
+/// Threads that are followed at a time, at most, and waits that are reported in parts: 8 MiB in
 /// all.
 const MAX_THREADS: u32 = 65_536;
 const MAX_REPORTED: u32 = 16_384;
+/// JVMs whose threads say what they wait for, at most.
+pub const MAX_BLOCKER_LAYOUTS: u32 = 8192;
 
-impl_pod!(OffCpuSettings, WaitTotals, FollowedThread, ReportedPart);
+impl_pod!(OffCpuSettings, WaitTotals, FollowedThread, ReportedPart, BlockerLayout);
 
 /// Sizes of the maps, for the loader: of one entry each where waits aren't profiled.
-pub(super) fn sizes(is_used: bool) -> [(&'static str, u32); 2] {
+pub(super) fn sizes(is_used: bool) -> [(&'static str, u32); 3] {
     let size = |entries| if is_used { entries } else { 1 };
-    [(THREADS, size(MAX_THREADS)), (REPORTED, size(MAX_REPORTED))]
+    [
+        (THREADS, size(MAX_THREADS)),
+        (REPORTED, size(MAX_REPORTED)),
+        (BLOCKER_LAYOUTS, size(MAX_BLOCKER_LAYOUTS)),
+    ]
 }
 
 /// The maps of waits.
@@ -31,6 +38,7 @@ pub struct OffCpuMaps {
     totals: PerCpuArray<MapData, PodValue<WaitTotals>>,
     threads: HashMap<MapData, u32, PodValue<FollowedThread>>,
     reported: HashMap<MapData, u32, PodValue<ReportedPart>>,
+    blockers: HashMap<MapData, u32, PodValue<BlockerLayout>>,
     /// `None`: the kernel refused the program.
     waiting: Option<WaitingThreads>,
 }
@@ -48,6 +56,7 @@ impl OffCpuMaps {
             totals: take_map(ebpf, TOTALS)?,
             threads: take_map(ebpf, THREADS)?,
             reported: take_map(ebpf, REPORTED)?,
+            blockers: take_map(ebpf, BLOCKER_LAYOUTS)?,
             waiting: WaitingThreads::of(ebpf)
                 .inspect_err(|error| tracing::warn!(%error, "waits are reported when they end only"))
                 .ok(),
@@ -60,6 +69,23 @@ impl OffCpuMaps {
     /// Returns an error if the kernel refused.
     pub fn set(&mut self, settings: OffCpuSettings) -> Result<(), SamplerError> {
         self.settings.set(0, PodValue(settings), 0).map_err(map_error(SETTINGS))
+    }
+
+    /// Has what a JVM's threads wait for read from now on, until its next exec.
+    ///
+    /// # Errors
+    /// Returns an error if the map is full or the kernel refused.
+    pub fn set_blocker_layout(&mut self, pid: u32, layout: BlockerLayout) -> Result<(), SamplerError> {
+        self.blockers.insert(pid, PodValue(layout), 0).map_err(map_error(BLOCKER_LAYOUTS))
+    }
+
+    /// Ends that.
+    pub fn remove_blocker_layout(&mut self, pid: u32) {
+        match self.blockers.remove(&pid) {
+            // Exec may have been faster.
+            Ok(()) | Err(MapError::KeyNotFound | MapError::SyscallError(_)) => {}
+            Err(error) => tracing::debug!(pid, %error, "its threads' blockers are still read"),
+        }
     }
 
     /// Returns the waits that have ended since the start.

@@ -7,10 +7,10 @@ use std::io::{BufRead, BufReader};
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
 use aya::programs::raw_trace_point::RawTracePointLinkId;
-use aya::programs::{KProbe, ProgramError, ProgramFd, RawTracePoint};
+use aya::programs::{KProbe, RawTracePoint};
 
 use super::btf::Btf;
-use super::object::{map_error, program, program_error, take_map};
+use super::object::{load_program, load_tail_calls, program, program_error};
 use crate::sampler::error::SamplerError;
 
 const WAIT_BEGIN: &str = "wait_begin";
@@ -43,14 +43,14 @@ pub(super) struct OffCpuPrograms {
 impl OffCpuPrograms {
     /// Loads the programs that this kernel needs.
     pub(super) fn load(ebpf: &mut Ebpf, btf: &Btf) -> Result<Self, SamplerError> {
-        load_tracepoint(ebpf, WAIT_BEGIN)?;
+        load_program(ebpf, WAIT_BEGIN)?;
         if btf.has_tracepoint(SWITCHED) {
-            load_tracepoint(ebpf, WAIT_END)?;
-            let targets = load_targets(ebpf, PROGRAMS, TAIL_CALLED, load_tracepoint)?;
+            load_program(ebpf, WAIT_END)?;
+            let targets = load_tail_calls(ebpf, PROGRAMS, TAIL_CALLED)?;
             return Ok(Self { _targets: targets, end: WAIT_END, switch: None });
         }
-        load_kprobe(ebpf, WAIT_END_PROBE)?;
-        let targets = load_targets(ebpf, PROBE_PROGRAMS, TAIL_CALLED_PROBES, load_kprobe)?;
+        load_program(ebpf, WAIT_END_PROBE)?;
+        let targets = load_tail_calls(ebpf, PROBE_PROGRAMS, TAIL_CALLED_PROBES)?;
         Ok(Self { _targets: targets, end: WAIT_END_PROBE, switch: None })
     }
 
@@ -84,36 +84,6 @@ impl OffCpuPrograms {
         let time = begin.run_time() + end.run_time();
         Some((time.as_nanos() as u64, begin.run_count()))
     }
-}
-
-fn load_targets(
-    ebpf: &mut Ebpf,
-    map: &'static str,
-    names: [&'static str; 3],
-    load: fn(&mut Ebpf, &'static str) -> Result<ProgramFd, SamplerError>,
-) -> Result<ProgramArray<MapData>, SamplerError> {
-    let mut targets: ProgramArray<_> = take_map(ebpf, map)?;
-    for (index, name) in (0..).zip(names) {
-        targets.set(index, &load(ebpf, name)?, 0).map_err(map_error(map))?;
-    }
-    Ok(targets)
-}
-
-fn load_tracepoint(ebpf: &mut Ebpf, name: &'static str) -> Result<ProgramFd, SamplerError> {
-    let loaded: &mut RawTracePoint = program(ebpf, name)?;
-    loaded.load().map_err(program_error(name))?;
-    clone_fd(loaded.fd(), name)
-}
-
-fn load_kprobe(ebpf: &mut Ebpf, name: &'static str) -> Result<ProgramFd, SamplerError> {
-    let loaded: &mut KProbe = program(ebpf, name)?;
-    loaded.load().map_err(program_error(name))?;
-    clone_fd(loaded.fd(), name)
-}
-
-fn clone_fd(fd: Result<&ProgramFd, ProgramError>, name: &'static str) -> Result<ProgramFd, SamplerError> {
-    let cloned = fd.map_err(program_error(name))?.try_clone();
-    cloned.map_err(|source| program_error(name)(ProgramError::IOError(source)))
 }
 
 fn attach_tracepoint(

@@ -10,20 +10,22 @@ use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::perf_event::{
     HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
 };
-use aya::programs::{FEntry, PerfEvent, ProgramError, RawTracePoint};
+use aya::programs::{FEntry, PerfEvent, RawTracePoint};
 use aya::sys::{Stats, enable_stats};
 use aya::{Ebpf, VerifierLogLevel};
 use aya_log::EbpfLogger;
 use jvmprof_common::abi::{Counter, CpuCounters, Event, PROFILED_PIDS, Stop};
 
 use super::allocation_maps::AllocationMaps;
-use super::allocation_probes::{AllocationFunctions, AllocationProbes, AttachedProbes};
 use super::btf::Btf;
 use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
 use super::maps::{BpfMaps, MapSizes};
-use super::object::{map_error, program, program_error, take_map};
+use super::object::{load_program, load_tail_calls, map_error, program, program_error, take_map};
 use super::off_cpu_maps::OffCpuMaps;
 use super::off_cpu_programs::OffCpuPrograms;
+use super::pause_maps::PauseMap;
+use super::thread_context_map::ThreadContextMap;
+use super::uprobes::{self, AllocationProbes, AttachedProbes, ProbedFunctions};
 use crate::clock::monotonic_ns;
 use crate::event_type::SamplesByEvent;
 use crate::sampler::counts::{EventCounts, SamplerCounts};
@@ -88,16 +90,11 @@ impl KernelPrograms {
         let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf)).and_then(|logger| {
             logger.inspect_err(|error| tracing::warn!(%error, "no log of the kernel programs")).ok()
         });
-        let mut targets: ProgramArray<_> = take_map(&mut ebpf, PROGRAMS)?;
-        for (index, name) in (0..).zip(TAIL_CALLED) {
-            let target: &mut PerfEvent = program(&mut ebpf, name)?;
-            target.load().map_err(program_error(name))?;
-            let target = target.fd().map_err(program_error(name))?.try_clone().map_err(|source| {
-                SamplerError::Program { program: name, source: Box::new(ProgramError::IOError(source)) }
-            })?;
-            targets.set(index, &target, 0).map_err(map_error(PROGRAMS))?;
-        }
+        let targets = load_tail_calls(&mut ebpf, PROGRAMS, TAIL_CALLED)?;
         let probes = options.allocation.then(|| AllocationProbes::load(&mut ebpf)).transpose()?;
+        if options.pauses {
+            uprobes::load_pauses(&mut ebpf)?;
+        }
         let mut pids: HashMap<_, u32, u8> = take_map(&mut ebpf, PROFILED_PIDS)?;
         for pid in options.pids.iter().flatten() {
             pids.insert(pid, 1, 0).map_err(map_error(PROFILED_PIDS))?;
@@ -123,7 +120,13 @@ impl KernelPrograms {
         if options.off_cpu {
             tables.set_off_cpu(OffCpuMaps::of(&mut ebpf)?);
         }
-        program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
+        if options.pauses {
+            tables.set_pauses(PauseMap::of(&mut ebpf)?);
+        }
+        if options.thread_context {
+            tables.set_thread_contexts(ThreadContextMap::of(&mut ebpf)?);
+        }
+        load_program(&mut ebpf, SAMPLE)?;
         let mut programs = Self {
             ring: take_map(&mut ebpf, RING)?,
             counters: take_map(&mut ebpf, COUNTERS)?,
@@ -214,6 +217,9 @@ impl KernelPrograms {
                 Ok(RingRecord::Tlab(tlab)) => {
                     handle(KernelEvent { time_ns: tlab.time_ns, kind: KernelEventKind::Tlab(tlab) });
                 }
+                Ok(RingRecord::Pause(pause)) => {
+                    handle(KernelEvent { time_ns: pause.time_ns, kind: KernelEventKind::Pause(pause) });
+                }
                 Err(MalformedSample { event }) => malformed += SamplesByEvent::of(event, 1),
             }
         }
@@ -241,20 +247,17 @@ impl KernelPrograms {
         });
     }
 
-    /// Attaches the uprobes of allocation to a libjvm.
+    /// Attaches uprobes to a libjvm.
     pub(in crate::sampler) fn attach_probes(
         &mut self,
         file: &Path,
-        functions: AllocationFunctions,
+        functions: &ProbedFunctions,
     ) -> Result<AttachedProbes, SamplerError> {
-        let probes = self.probes.as_ref().ok_or(SamplerError::Object { kind: "program", name: "uprobe" })?;
-        probes.attach(&mut self.ebpf, file, functions)
+        uprobes::attach(&mut self.ebpf, file, functions)
     }
 
     pub(in crate::sampler) fn detach_probes(&mut self, attached: AttachedProbes) {
-        if let Some(probes) = &self.probes {
-            probes.detach(&mut self.ebpf, attached);
-        }
+        uprobes::detach(&mut self.ebpf, attached);
     }
 
     pub(in crate::sampler) fn run_time(&self) -> Option<(u64, u64)> {
@@ -271,6 +274,12 @@ impl KernelPrograms {
         self.probes.as_ref()?.run_time(&self.ebpf)
     }
 
+    /// Returns the same of the uprobes of pauses.
+    pub(in crate::sampler) fn pause_run_time(&self) -> Option<(u64, u64)> {
+        self.stats.as_ref()?;
+        uprobes::pause_run_time(&self.ebpf)
+    }
+
     /// Returns run time in nanoseconds of the programs of waits, and the number of switches; `None`
     /// where they aren't loaded or not measured.
     pub(in crate::sampler) fn off_cpu_run_time(&self) -> Option<(u64, u64)> {
@@ -280,9 +289,7 @@ impl KernelPrograms {
 
     /// Attaches to all CPUs. The first one shows which clock this machine has.
     fn attach_all(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
-        let Some((&first, rest)) = cpus.split_first() else {
-            return Ok(());
-        };
+        let Some((&first, rest)) = cpus.split_first() else { return Ok(()) };
         if let Err(error) = self.attach(first) {
             tracing::debug!(%error, "no hardware cycles, taking cpu-clock");
             self.clock = SampleClock::CpuClock;
@@ -323,8 +330,8 @@ impl KernelPrograms {
 }
 
 fn attach_raw_tracepoint(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), SamplerError> {
+    load_program(ebpf, name)?;
     let program: &mut RawTracePoint = program(ebpf, name)?;
-    program.load().map_err(program_error(name))?;
     program.attach(tracepoint).map_err(program_error(name))?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::btf::Btf;
 use super::loader::{MAPPED, load, mapped_function};
+use super::object::load_kind;
 use crate::sampler::error::SamplerError;
 use crate::sampler::options::SamplerOptions;
 
@@ -86,16 +87,12 @@ fn report(
 /// Loads a program of one of the kinds in the object.
 fn load_one(ebpf: &mut Ebpf, btf: &Btf, name: &str) -> Result<(), ProgramError> {
     match ebpf.program_mut(name) {
-        Some(Program::PerfEvent(program)) => program.load(),
-        Some(Program::RawTracePoint(program)) => program.load(),
-        Some(Program::TracePoint(program)) => program.load(),
-        Some(Program::KProbe(program)) => program.load(),
-        Some(Program::UProbe(program)) => program.load(),
         Some(Program::FEntry(program)) => {
             let function = mapped_function(btf).map_err(std::io::Error::other)?;
             program.load(MAPPED, &function)
         }
-        _ => Err(ProgramError::UnexpectedProgramType),
+        Some(program) => load_kind(program),
+        None => Err(ProgramError::UnexpectedProgramType),
     }
 }
 

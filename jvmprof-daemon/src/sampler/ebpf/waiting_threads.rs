@@ -2,11 +2,11 @@
 //! kernel, and find those that have waited since before they were followed.
 
 use aya::maps::{Array, MapData};
-use aya::programs::{ProgramFd, RawTracePoint};
+use aya::programs::ProgramFd;
 use jvmprof_common::off_cpu::{ADOPT_PROGRAM, INSPECT_PROGRAM, WAITING, WaitingThread};
 
 use super::kernel_symbols::run;
-use super::object::{PodValue, impl_pod, map_error, program, program_error, take_map};
+use super::object::{PodValue, impl_pod, load_program, map_error, program_error, take_map};
 use crate::sampler::error::SamplerError;
 
 impl_pod!(WaitingThread);
@@ -21,7 +21,8 @@ pub(super) struct WaitingThreads {
 impl WaitingThreads {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
         let waiting = take_map(ebpf, WAITING)?;
-        Ok(Self { inspect: load(ebpf, INSPECT_PROGRAM)?, adopt: load(ebpf, ADOPT_PROGRAM)?, waiting })
+        let inspect = load_program(ebpf, INSPECT_PROGRAM)?;
+        Ok(Self { inspect, adopt: load_program(ebpf, ADOPT_PROGRAM)?, waiting })
     }
 
     /// Inspects a thread that is followed; `None` if it doesn't wait.
@@ -41,11 +42,4 @@ impl WaitingThreads {
         self.waiting.set(0, PodValue(named), 0).map_err(map_error(WAITING))?;
         run(&self.adopt, 0).map_err(|source| program_error(ADOPT_PROGRAM)(source.into()))
     }
-}
-
-fn load(ebpf: &mut aya::Ebpf, name: &'static str) -> Result<ProgramFd, SamplerError> {
-    let loaded: &mut RawTracePoint = program(ebpf, name)?;
-    let error = program_error(name);
-    loaded.load().map_err(&error)?;
-    loaded.fd().map_err(&error)?.try_clone().map_err(|source| error(source.into()))
 }

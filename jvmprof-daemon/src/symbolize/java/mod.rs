@@ -1,6 +1,7 @@
 //! The JVM of a process: attaching, refreshing, and names of its frames.
 
 pub(super) mod jvm_labels;
+pub(super) mod virtual_threads;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -10,11 +11,12 @@ use std::time::Instant;
 use jvmprof_common::frame::UserFrame;
 use jvmprof_common::jvm::Jvm;
 
+use crate::hotspot::JvmBlockers;
 use crate::hotspot::java_heap::HeapLayout;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
-    Callee, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, NamingError, PhysicalFrame,
-    ProcessMemory, SampleTimes, images,
+    Callee, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, NamingError, PauseVariables,
+    PhysicalFrame, ProcessMemory, SampleTimes, images,
 };
 use crate::process::{Backing, Process};
 use crate::profile::model::Mapping;
@@ -286,6 +288,16 @@ impl AttachedJvm {
     /// Returns the layout of its objects; `None` if it doesn't export it.
     pub(in crate::symbolize) fn heap(&self) -> Option<(HeapLayout, LiveMemory)> {
         Some((self.hotspot.heap_layout()?, self.hotspot.memory))
+    }
+
+    /// Returns where its threads say what they wait for; `None` if that isn't known.
+    pub(in crate::symbolize) fn blockers(&self) -> Option<JvmBlockers> {
+        self.hotspot.blockers()
+    }
+
+    /// Returns where it says why it stops its threads.
+    pub(in crate::symbolize) fn pause_variables(&self) -> PauseVariables {
+        self.hotspot.pause_variables()
     }
 
     pub(in crate::symbolize) fn memory(&self) -> LiveMemory {

@@ -26,9 +26,7 @@ impl Symbolizer {
     /// Replaces frames that had no name at the time: perf maps are written later than the code they
     /// name.
     pub(in crate::symbolize) fn finalize_names(&mut self, key: ProcessKey, frames: &mut [Arc<Frame>]) {
-        let Some(symbols) = self.processes.get_mut(&key) else {
-            return;
-        };
+        let Some(symbols) = self.processes.get_mut(&key) else { return };
         for frame in frames {
             let Some(address) = frame.address else { continue };
             let named = match frame.kind {

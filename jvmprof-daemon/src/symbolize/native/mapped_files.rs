@@ -100,9 +100,7 @@ impl Module {
         address: Avma,
     ) -> Result<Option<NativeLines>, &'static str> {
         let file = self.file.as_ref().map_err(|reason| *reason)?;
-        let Some(svma) = self.svma(file, address) else {
-            return Ok(None);
-        };
+        let Some(svma) = self.svma(file, address) else { return Ok(None) };
         let key = self.names_key(process, file, files, names);
         let read = || {
             let (path, places) = (Path::new(&*self.code.path), names.places(process));

@@ -7,6 +7,7 @@ pub(super) mod mapped_files;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::hotspot::stubs::AnalysesOnDisk;
 use crate::kernel_tables::RowsOnDisk;
 use crate::native::byte_source::RegularFile;
 use crate::native::debuginfod::{Debuginfod, FetchState};
@@ -42,6 +43,8 @@ pub struct NativeOptions {
     pub debuginfod: Option<Arc<Debuginfod>>,
     /// Unwind rows that an earlier run has read.
     pub rows_on_disk: Option<Arc<RowsOnDisk>>,
+    /// Analyses of JVMs' stubs that an earlier run has made.
+    pub stub_analyses: Option<Arc<AnalysesOnDisk>>,
     /// Queue of files whose frames a server is to name.
     pub offers: Option<Arc<UploadQueue>>,
 }
@@ -61,6 +64,9 @@ impl Symbolizer {
         self.files = file_cache(self.files.limits(), options.lines);
         self.names.with_lines = options.lines;
         self.names.downloads = options.debuginfod.as_ref().map(|server| server.directory().to_owned());
+        if let Some(on_disk) = &options.stub_analyses {
+            self.java = self.java.with_stub_analyses(Arc::clone(on_disk));
+        }
         self.native = options;
         self
     }

@@ -67,21 +67,19 @@ impl RuleCheck {
             self.wrong.push(format!("there is no metric {name:?}"));
             return;
         };
-        self.known.extend(metric.labels.iter().map(|&label| label.to_owned()));
+        self.known.extend(metric.labels().iter().map(|&label| label.to_owned()));
         for matcher in &selector.matchers.matchers {
             if TARGET_LABELS.contains(&matcher.name.as_str()) {
                 continue;
             }
-            let Some(at) = metric.labels.iter().position(|label| *label == matcher.name) else {
+            let Some(at) = metric.labels().iter().position(|label| *label == matcher.name) else {
                 self.wrong.push(format!("{name} has no label {}", matcher.name));
                 continue;
             };
-            if matches!(matcher.op, MatchOp::Equal | MatchOp::NotEqual) {
-                let mut values = MetricValues::default();
-                (metric.read)(&full(), &mut values);
-                if !values.0.iter().any(|(labels, _)| labels[at] == matcher.value) {
-                    self.wrong.push(format!("{name} never has {}={:?}", matcher.name, matcher.value));
-                }
+            if matches!(matcher.op, MatchOp::Equal | MatchOp::NotEqual)
+                && !metric.values(&full()).0.iter().any(|(labels, _)| labels[at] == matcher.value)
+            {
+                self.wrong.push(format!("{name} never has {}={:?}", matcher.name, matcher.value));
             }
         }
     }

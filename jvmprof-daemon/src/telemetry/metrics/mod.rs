@@ -12,6 +12,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,6 +23,9 @@ use prometheus_client::registry::Registry;
 
 use super::snapshot::MetricsSnapshot;
 use crate::event_type::SamplesByEvent;
+use crate::export::delivery::DeliveryCounts;
+use crate::pipeline::Counts;
+use crate::pipeline::jvm_totals::{JvmName, JvmTotals, PauseTotals};
 
 /// Content type of the exposition (OpenMetrics 1.0).
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -33,55 +37,88 @@ pub enum MetricKind {
     Gauge,
 }
 
-impl MetricKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-        }
-    }
-}
-
-/// One metric. `read` sets its values: none if it doesn't apply, several if it has labels.
+/// One metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Name without the `_total` of a counter.
     pub name: &'static str,
     pub kind: MetricKind,
-    /// Names of its labels, if it has some.
-    pub labels: &'static [&'static str],
     /// One sentence for people, without a full stop.
     pub help: &'static str,
-    pub read: fn(&MetricsSnapshot, &mut MetricValues),
+    read: Read,
 }
 
+/// How the values of a metric are taken from a snapshot.
+#[derive(Clone, Copy, Debug)]
+enum Read {
+    /// A number that the pipeline counts.
+    Count(fn(&Counts) -> u64),
+    Number(fn(&MetricsSnapshot) -> u64),
+    Float(fn(&MetricsSnapshot) -> f64),
+    /// `None`: the metric doesn't apply.
+    Optional(fn(&MetricsSnapshot) -> Option<f64>),
+    /// A number of each sink.
+    BySink(fn(&DeliveryCounts) -> u64),
+    SamplesBySink(fn(&DeliveryCounts) -> SamplesByEvent),
+    /// Values by these labels.
+    By(&'static [&'static str], ReadValues),
+}
+
+type ReadValues = fn(&MetricsSnapshot, &mut MetricValues);
+
 impl Metric {
-    const fn counter(
-        name: &'static str,
-        help: &'static str,
-        read: fn(&MetricsSnapshot, &mut MetricValues),
-    ) -> Self {
-        Self { name, kind: MetricKind::Counter, labels: &[], help, read }
+    const fn counter(name: &'static str, read: Read) -> Self {
+        Self { name, kind: MetricKind::Counter, help: "", read }
     }
 
-    const fn gauge(
-        name: &'static str,
-        help: &'static str,
-        read: fn(&MetricsSnapshot, &mut MetricValues),
-    ) -> Self {
-        Self { name, kind: MetricKind::Gauge, labels: &[], help, read }
+    const fn gauge(name: &'static str, read: Read) -> Self {
+        Self { name, kind: MetricKind::Gauge, help: "", read }
     }
 
-    const fn by(self, labels: &'static [&'static str]) -> Self {
-        Self { labels, ..self }
+    const fn counter_by(name: &'static str, labels: &'static [&'static str], read: ReadValues) -> Self {
+        Self::counter(name, Read::By(labels, read))
     }
 
-    /// Returns the name that is scraped and queried.
-    pub fn series_name(&self) -> String {
-        match self.kind {
-            MetricKind::Counter => format!("{}_total", self.name),
-            MetricKind::Gauge => self.name.to_owned(),
+    const fn gauge_by(name: &'static str, labels: &'static [&'static str], read: ReadValues) -> Self {
+        Self::gauge(name, Read::By(labels, read))
+    }
+
+    /// Sets the help, which no metric goes without.
+    const fn help(self, help: &'static str) -> Self {
+        Self { help, ..self }
+    }
+
+    /// Returns the names of its labels, if it has some.
+    pub fn labels(&self) -> &'static [&'static str] {
+        match self.read {
+            Read::Count(_) | Read::Number(_) | Read::Float(_) | Read::Optional(_) => &[],
+            Read::BySink(_) => &["sink"],
+            Read::SamplesBySink(_) => &["sink", "event"],
+            Read::By(labels, _) => labels,
         }
+    }
+
+    /// Returns its values: none if it doesn't apply, several if it has labels.
+    fn values(&self, snapshot: &MetricsSnapshot) -> MetricValues {
+        let mut values = MetricValues::default();
+        match self.read {
+            Read::Count(read) => values.set(read(&snapshot.pipeline) as f64),
+            Read::Number(read) => values.set(read(snapshot) as f64),
+            Read::Float(read) => values.set(read(snapshot)),
+            Read::Optional(read) => read(snapshot).into_iter().for_each(|value| values.set(value)),
+            Read::BySink(read) => {
+                for (sink, counts) in &snapshot.sinks {
+                    values.set_by(sink, read(counts));
+                }
+            }
+            Read::SamplesBySink(read) => {
+                for (sink, counts) in &snapshot.sinks {
+                    values.set_events(&[sink], read(counts));
+                }
+            }
+            Read::By(_, read) => read(snapshot, &mut values),
+        }
+        values
     }
 }
 
@@ -99,18 +136,14 @@ pub fn all() -> impl Iterator<Item = &'static Metric> {
     .flatten()
 }
 
-/// The values of one metric, by the values of its labels, in the order of [`Metric::labels`].
+/// The values of one metric, by the values of its labels, in the order of [`Metric::labels`]. Whole
+/// numbers are exact up to 2^53: a counter of events takes longer than a daemon lives.
 #[derive(Debug, Default)]
 pub struct MetricValues(Vec<(Vec<String>, f64)>);
 
 impl MetricValues {
-    /// Sets the value of a metric without label. Whole numbers are exact up to 2^53: a counter of
-    /// events takes longer than a daemon lives.
-    fn set(&mut self, value: u64) {
-        self.set_float(value as f64);
-    }
-
-    fn set_float(&mut self, value: f64) {
+    /// Sets the value of a metric without label.
+    fn set(&mut self, value: f64) {
         self.0.push((Vec::new(), value));
     }
 
@@ -124,6 +157,22 @@ impl MetricValues {
         for (event, samples) in samples.iter() {
             let labels = labels.iter().copied().chain([event.as_str()]);
             self.0.push((labels.map(str::to_owned).collect(), samples as f64));
+        }
+    }
+
+    /// Sets the time of a JVM by its parts, given in ns.
+    fn set_seconds(&mut self, jvm: &JvmName, parts: &BTreeMap<String, u64>) {
+        for (part, nanoseconds) in parts {
+            let labels = vec![jvm.name.clone(), jvm.pid.clone(), part.clone()];
+            self.0.push((labels, *nanoseconds as f64 / 1e9));
+        }
+    }
+
+    fn set_pauses(&mut self, jvms: &BTreeMap<JvmName, JvmTotals>, read: fn(&PauseTotals) -> f64) {
+        for (jvm, totals) in jvms {
+            if let Some(pauses) = &totals.pauses {
+                self.0.push((vec![jvm.name.clone(), jvm.pid.clone()], read(pauses)));
+            }
         }
     }
 
@@ -156,14 +205,12 @@ impl Collector for SnapshotCollector {
                 MetricKind::Counter => MetricType::Counter,
                 MetricKind::Gauge => MetricType::Gauge,
             };
-            let mut values = MetricValues::default();
-            (metric.read)(&self.0, &mut values);
             let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
-            for (labels, value) in values.0 {
+            for (labels, value) in metric.values(&self.0).0 {
                 if labels.is_empty() {
                     one(&mut family, metric.kind, value)?;
                 } else {
-                    let labels: Vec<_> = metric.labels.iter().copied().zip(labels).collect();
+                    let labels: Vec<_> = metric.labels().iter().copied().zip(labels).collect();
                     one(&mut family.encode_family(&labels)?, metric.kind, value)?;
                 }
             }

@@ -3,160 +3,151 @@
 use jvmprof_common::abi::{Counter, Stop};
 
 use super::Metric;
+use super::Read::{Count, Optional};
 use crate::symbolize::Outcome;
 
 pub(super) const METRICS: &[Metric] = &[
-    Metric::counter("jvmprof_samples_taken", "Samples that the kernel program took", |snapshot, values| {
-        values.set_events(&[], snapshot.sampler.by_event(Counter::Taken));
+    Metric::counter_by("jvmprof_samples_taken", &["event"], |snapshot, values| {
+        values.set_events(&[], snapshot.pipeline.taken());
     })
-    .by(&["event"]),
-    Metric::counter(
-        "jvmprof_samples_emitted",
-        "Samples that the kernel program put into the ring buffer",
-        |snapshot, values| values.set_events(&[], snapshot.sampler.by_event(Counter::Emitted)),
-    )
-    .by(&["event"]),
-    Metric::counter(
-        "jvmprof_samples_lost",
-        "Samples that were lost before they had names",
-        |snapshot, values| {
-            let sampler = &snapshot.sampler;
-            for counter in [Counter::RingBufferFull, Counter::UnwinderUnavailable] {
-                values.set_events(&[counter.as_str()], sampler.by_event(counter));
+    .help("Samples that were taken; of event lock, waits that contentions were made of"),
+    Metric::counter_by("jvmprof_samples_emitted", &["event"], |snapshot, values| {
+        values.set_events(&[], snapshot.pipeline.sampler.by_event(Counter::Emitted));
+    })
+    .help("Samples that the kernel program put into the ring buffer"),
+    Metric::counter_by("jvmprof_samples_lost", &["reason", "event"], |snapshot, values| {
+        let sampler = &snapshot.pipeline.sampler;
+        for counter in [Counter::RingBufferFull, Counter::UnwinderUnavailable] {
+            values.set_events(&[counter.as_str()], sampler.by_event(counter));
+        }
+        values.set_events(&["shed"], sampler.shed);
+        values.set_events(&["malformed_records"], sampler.malformed);
+    })
+    .help("Samples that were lost before they had names"),
+    Metric::counter_by("jvmprof_ticks_passed_over", &["reason"], |snapshot, values| {
+        for counter in [Counter::Filtered, Counter::Idle] {
+            values.set_by(counter.as_str(), snapshot.pipeline.sampler.get(counter));
+        }
+    })
+    .help("Ticks of the clock at which no sample was to be taken"),
+    Metric::counter_by("jvmprof_stacks", &["outcome", "event"], |snapshot, values| {
+        let whole = snapshot.pipeline.outcomes.get(&Outcome::Whole).copied().unwrap_or_default();
+        values.set_events(&["whole"], whole);
+        for (outcome, samples) in &snapshot.pipeline.outcomes {
+            if let Outcome::Truncated(reason) = outcome {
+                values.set_events(&[reason], *samples);
             }
-            values.set_events(&["shed"], sampler.shed);
-            values.set_events(&["malformed_records"], sampler.malformed);
-        },
-    )
-    .by(&["reason", "event"]),
-    Metric::counter(
-        "jvmprof_ticks_passed_over",
-        "Ticks of the clock at which no sample was to be taken",
-        |snapshot, values| {
-            for counter in [Counter::Filtered, Counter::Idle] {
-                values.set_by(counter.as_str(), snapshot.sampler.get(counter));
-            }
-        },
-    )
-    .by(&["reason"]),
-    Metric::counter(
-        "jvmprof_stacks",
-        "Samples with names, by how whole their stack is: whole, or why it was truncated",
-        |snapshot, values| {
-            let whole = snapshot.outcomes.get(&Outcome::Whole).copied().unwrap_or_default();
-            values.set_events(&["whole"], whole);
-            for (outcome, samples) in &snapshot.outcomes {
-                if let Outcome::Truncated(reason) = outcome {
-                    values.set_events(&[reason], *samples);
-                }
-            }
-        },
-    )
-    .by(&["outcome", "event"]),
-    Metric::counter(
-        "jvmprof_kernel_walks",
-        "Walks of user stacks in the kernel, by where they ended; the daemon goes on with those that aren't whole",
-        |snapshot, values| {
-            for (stop, count) in Stop::ALL.into_iter().zip(snapshot.sampler.stops()) {
-                values.set_by(stop.as_str(), count);
-            }
-        },
-    )
-    .by(&["stop"]),
+        }
+    })
+    .help("Samples with names, by how whole their stack is: whole, or why it was truncated"),
+    Metric::counter_by("jvmprof_kernel_walks", &["stop"], |snapshot, values| {
+        for (stop, count) in Stop::ALL.into_iter().zip(snapshot.pipeline.sampler.stops()) {
+            values.set_by(stop.as_str(), count);
+        }
+    })
+    .help(
+        "Walks of user stacks in the kernel, by where they ended; the daemon goes on with those \
+         that aren't whole",
+    ),
     Metric::counter(
         "jvmprof_kernel_stacks_unreadable",
-        "Samples without the kernel's frames, since bpf_get_stack gave none",
-        |snapshot, values| values.set(snapshot.sampler.get(Counter::KernelStackUnreadable)),
-    ),
-    Metric::counter(
-        "jvmprof_filter_full",
-        "Children that aren't sampled, since too many processes were chosen already",
-        |snapshot, values| values.set(snapshot.sampler.get(Counter::FilterFull)),
-    ),
-    Metric::counter(
-        "jvmprof_process_events_lost",
-        "Process events that found no room; every process is read again then",
-        |snapshot, values| values.set(snapshot.sampler.records_lost),
-    ),
-    Metric::counter(
-        "jvmprof_process_events_malformed",
-        "Process events of the kernel that could not be parsed; every process is read again then",
-        |snapshot, values| values.set(snapshot.sampler.malformed_records),
-    ),
-    Metric::counter(
-        "jvmprof_late_events",
-        "Events that came after later ones",
-        |snapshot, values| values.set(snapshot.sampler.late),
-    ),
-    Metric::gauge("jvmprof_processes", "Processes that are known", |snapshot, values| {
-        values.set(snapshot.processes);
-    }),
-    Metric::counter(
-        "jvmprof_processes_unreadable",
-        "Processes that were gone or not readable when their first sample arrived",
-        |snapshot, values| values.set(snapshot.table.unreadable),
-    ),
-    Metric::counter(
-        "jvmprof_process_reads",
-        "Times that /proc/PID/maps was read",
-        |snapshot, values| values.set(snapshot.table.reads),
-    ),
-    Metric::counter(
-        "jvmprof_mappings_over_limit",
-        "Looks at a process that had mapped more code than is remembered of one",
-        |snapshot, values| values.set(snapshot.table.mappings_over_limit),
-    ),
-    Metric::counter(
-        "jvmprof_mapping_resets",
-        "Times that all processes' mappings were forgotten to make room and read again",
-        |snapshot, values| values.set(snapshot.table.resets),
-    ),
-    Metric::counter(
-        "jvmprof_process_contexts_read",
-        "Contexts of processes (OTEL_CTX) that were read, again after each change",
-        |snapshot, values| values.set(snapshot.table.contexts.read),
-    ),
-    Metric::counter(
-        "jvmprof_process_contexts_refused",
-        "Reads of a mapping named OTEL_CTX that held no usable context",
-        |snapshot, values| values.set(snapshot.table.contexts.refused),
-    ),
-    Metric::counter(
-        "jvmprof_process_contexts_torn",
-        "Reads of a process's context that were given up until later, since it was being written",
-        |snapshot, values| values.set(snapshot.table.contexts.torn),
-    ),
+        Count(|counts| counts.sampler.get(Counter::KernelStackUnreadable)),
+    )
+    .help("Samples without the kernel's frames, since bpf_get_stack gave none"),
+    Metric::counter("jvmprof_filter_full", Count(|counts| counts.sampler.get(Counter::FilterFull)))
+        .help("Children that aren't sampled, since too many processes were chosen already"),
+    Metric::counter("jvmprof_process_events_lost", Count(|counts| counts.sampler.records_lost))
+        .help("Process events that found no room; every process is read again then"),
+    Metric::counter("jvmprof_process_events_malformed", Count(|counts| counts.sampler.malformed_records))
+        .help("Process events of the kernel that could not be parsed; every process is read again then"),
+    Metric::counter("jvmprof_late_events", Count(|counts| counts.sampler.late))
+        .help("Events that came after later ones"),
+    Metric::gauge("jvmprof_processes", Count(|counts| counts.processes)).help("Processes that are known"),
+    Metric::counter("jvmprof_processes_unreadable", Count(|counts| counts.table.unreadable))
+        .help("Processes that were gone or not readable when their first sample arrived"),
+    Metric::counter("jvmprof_process_reads", Count(|counts| counts.table.reads))
+        .help("Times that /proc/PID/maps was read"),
+    Metric::counter("jvmprof_mappings_over_limit", Count(|counts| counts.table.mappings_over_limit))
+        .help("Looks at a process that had mapped more code than is remembered of one"),
+    Metric::counter("jvmprof_mapping_resets", Count(|counts| counts.table.resets))
+        .help("Times that all processes' mappings were forgotten to make room and read again"),
+    Metric::counter("jvmprof_process_contexts_read", Count(|counts| counts.table.contexts.read))
+        .help("Contexts of processes (OTEL_CTX) that were read, again after each change"),
+    Metric::counter("jvmprof_process_contexts_refused", Count(|counts| counts.table.contexts.refused))
+        .help("Reads of a mapping named OTEL_CTX that held no usable context"),
+    Metric::counter("jvmprof_process_contexts_torn", Count(|counts| counts.table.contexts.torn))
+        .help("Reads of a process's context that were given up until later, since it was being written"),
     Metric::counter(
         "jvmprof_process_context_attributes_left_out",
-        "Attributes of processes' contexts that were not kept: too many, too long, or no single value",
-        |snapshot, values| values.set(snapshot.table.contexts.left_out),
-    ),
-    Metric::gauge(
-        "jvmprof_samples_waiting",
-        "Samples that wait for unwind rows",
-        |snapshot, values| values.set(snapshot.waiting),
-    ),
+        Count(|counts| counts.table.contexts.left_out),
+    )
+    .help("Attributes of processes' contexts that were not kept: too many, too long, or no single value"),
+    Metric::counter("jvmprof_thread_context_samples", Count(|counts| counts.thread_contexts.labelled))
+        .help("Samples that were labelled with the request of their thread"),
     Metric::counter(
-        "jvmprof_samples_waiting_full",
-        "Samples that were walked without the unwind rows they needed, since too many waited for some",
-        |snapshot, values| values.set(snapshot.waiting_full),
-    ),
+        "jvmprof_thread_contexts_unreadable",
+        Count(|counts| counts.sampler.get(Counter::ThreadContextUnreadable)),
+    )
+    .help("Samples without the context of their thread, or its attributes, since it was unreadable"),
+    Metric::counter("jvmprof_thread_contexts_left_out", Count(|counts| counts.thread_contexts.left_out))
+        .help("Samples without labels of a request, since their window had too many different ones"),
+    Metric::counter(
+        "jvmprof_thread_contexts_without_variable",
+        Count(|counts| counts.thread_contexts.without_variable),
+    )
+    .help("Processes whose thread contexts were not found when they were searched for first"),
+    Metric::counter_by("jvmprof_jvm_cpu_seconds", &["jvm", "pid", "thread_kind"], |snapshot, values| {
+        for (jvm, totals) in &snapshot.pipeline.jvms {
+            values.set_seconds(jvm, &totals.cpu);
+        }
+    })
+    .help("CPU time of a running JVM by the kind of its threads, as it was sampled"),
+    Metric::counter_by("jvmprof_jvm_wait_seconds", &["jvm", "pid", "wait"], |snapshot, values| {
+        for (jvm, totals) in &snapshot.pipeline.jvms {
+            values.set_seconds(jvm, &totals.waits);
+        }
+    })
+    .help("Time that threads of a running JVM waited and weren't idle, by cause, if waits are profiled"),
+    Metric::counter_by("jvmprof_jvm_pauses", &["jvm", "pid"], |snapshot, values| {
+        values.set_pauses(&snapshot.pipeline.jvms, |pauses| pauses.pauses as f64);
+    })
+    .help("Times that a running JVM stopped all of its Java threads, if pauses are followed"),
+    Metric::counter_by("jvmprof_jvm_stopped_seconds", &["jvm", "pid"], |snapshot, values| {
+        values.set_pauses(&snapshot.pipeline.jvms, |pauses| pauses.stopped_ns as f64 / 1e9);
+    })
+    .help("Time in which all Java threads of a running JVM were stopped, if pauses are followed"),
+    Metric::counter_by("jvmprof_jvm_to_safepoint_seconds", &["jvm", "pid"], |snapshot, values| {
+        values.set_pauses(&snapshot.pipeline.jvms, |pauses| pauses.to_safepoint_ns as f64 / 1e9);
+    })
+    .help("Time that a running JVM took to stop its Java threads, if pauses are followed"),
+    Metric::counter("jvmprof_pauses_lost", Count(|counts| counts.pauses.lost))
+        .help("Pauses of JVMs that are in no sum: their records found no room or were dropped"),
+    Metric::counter(
+        "jvmprof_pause_probe_seconds",
+        Optional(|snapshot| {
+            snapshot.pipeline.pauses.run_time.map(|(nanoseconds, _)| nanoseconds as f64 / 1e9)
+        }),
+    )
+    .help("Run time of the uprobes of pauses; absent where the kernel doesn't measure it"),
+    Metric::counter(
+        "jvmprof_pause_probe_runs",
+        Optional(|snapshot| snapshot.pipeline.pauses.run_time.map(|(_, runs)| runs as f64)),
+    )
+    .help("Runs of the uprobes of pauses, three a pause; absent where the kernel doesn't measure it"),
+    Metric::gauge("jvmprof_samples_waiting", Count(|counts| counts.waiting))
+        .help("Samples that wait for unwind rows"),
+    Metric::counter("jvmprof_samples_waiting_full", Count(|counts| counts.waiting_full))
+        .help("Samples that were walked without the unwind rows they needed, since too many waited for some"),
     Metric::counter(
         "jvmprof_kernel_program_seconds",
-        "Run time of the sampling program on all CPUs; absent where the kernel doesn't measure it",
-        |snapshot, values| {
-            if let Some((nanoseconds, _)) = snapshot.kernel_run_time {
-                values.set_float(nanoseconds as f64 / 1e9);
-            }
-        },
-    ),
+        Optional(|snapshot| {
+            snapshot.pipeline.kernel_run_time.map(|(nanoseconds, _)| nanoseconds as f64 / 1e9)
+        }),
+    )
+    .help("Run time of the sampling program on all CPUs; absent where the kernel doesn't measure it"),
     Metric::counter(
         "jvmprof_kernel_program_runs",
-        "Runs of the sampling program; absent where the kernel doesn't measure it",
-        |snapshot, values| {
-            if let Some((_, runs)) = snapshot.kernel_run_time {
-                values.set(runs);
-            }
-        },
-    ),
+        Optional(|snapshot| snapshot.pipeline.kernel_run_time.map(|(_, runs)| runs as f64)),
+    )
+    .help("Runs of the sampling program; absent where the kernel doesn't measure it"),
 ];

@@ -10,6 +10,25 @@ use crate::symbolize::Outcome;
 
 const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
 
+impl MetricKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+        }
+    }
+}
+
+impl Metric {
+    /// Returns the name that is scraped and queried.
+    pub(super) fn series_name(&self) -> String {
+        match self.kind {
+            MetricKind::Counter => format!("{}_total", self.name),
+            MetricKind::Gauge => self.name.to_owned(),
+        }
+    }
+}
+
 /// The rows of the document's tables: type, label and meaning by name.
 fn documented() -> BTreeMap<String, (String, String, String)> {
     let mut rows = BTreeMap::new();
@@ -37,17 +56,16 @@ pub(super) fn full() -> MetricsSnapshot {
     let delivery = DeliveryCounts { handed_over, delivered: cpu(7), losses, ..DeliveryCounts::default() };
     let mut snapshot = MetricsSnapshot {
         sinks: vec![("http://parca:7070".to_owned(), delivery), ("/var/lib/jvmprof".to_owned(), delivery)],
-        kernel_run_time: Some((1_500_000_000, 3)),
         uploads: Some(Default::default()),
         debuginfod: Some(Default::default()),
-        outcomes: [
-            (Outcome::Whole, cpu(5) + allocated(6)),
-            (Outcome::Truncated("stack \"unreadable\"\n"), cpu(2)),
-        ]
-        .into(),
         ..MetricsSnapshot::default()
     };
-    snapshot.sampler = SamplerCounts { shed: cpu(4) + allocated(3), ..SamplerCounts::default() };
+    snapshot.pipeline.kernel_run_time = Some((1_500_000_000, 3));
+    snapshot.pipeline.outcomes = BTreeMap::from([
+        (Outcome::Whole, cpu(5) + allocated(6)),
+        (Outcome::Truncated("stack \"unreadable\"\n"), cpu(2)),
+    ]);
+    snapshot.pipeline.sampler = SamplerCounts { shed: cpu(4) + allocated(3), ..SamplerCounts::default() };
     snapshot
 }
 
@@ -57,7 +75,7 @@ fn the_document_has_each_metric_and_no_other() {
     for metric in all() {
         let name = metric.series_name();
         let row = documented.remove(&name).unwrap_or_else(|| panic!("{name} is not in docs/metrics.md"));
-        let expected = (metric.kind.as_str().to_owned(), metric.labels.join(", "), metric.help.to_owned());
+        let expected = (metric.kind.as_str().to_owned(), metric.labels().join(", "), metric.help.to_owned());
         assert_eq!(row, expected, "{name} is documented otherwise");
     }
     assert!(documented.is_empty(), "documented, but not there: {:?}", documented.keys());
@@ -100,11 +118,10 @@ fn names_follow_prometheus_rules() {
         assert!(seen.insert(metric.name), "{} is there twice", metric.name);
         assert!(metric.name.starts_with("jvmprof_") || metric.name.starts_with("process_"));
         assert!(!metric.name.ends_with("_total") && !metric.help.ends_with('.'), "{}", metric.name);
-        let mut values = MetricValues::default();
-        (metric.read)(&full(), &mut values);
+        assert!(!metric.help.is_empty(), "{} has no help", metric.name);
         let mut of = BTreeSet::new();
-        for (labels, _) in values.0 {
-            assert_eq!(labels.len(), metric.labels.len(), "{}: {labels:?}", metric.name);
+        for (labels, _) in metric.values(&full()).0 {
+            assert_eq!(labels.len(), metric.labels().len(), "{}: {labels:?}", metric.name);
             assert!(of.insert(labels.clone()), "{} has {labels:?} twice", metric.name);
         }
     }

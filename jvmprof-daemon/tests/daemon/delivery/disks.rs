@@ -45,7 +45,7 @@ fn record(samples: u64) -> NewRecord {
 fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
     let disk = Tmpfs::new(100);
     let dir = disk.0.path().join("spool");
-    let (mut spool, _) = Spool::open(&dir, SPOOL, None).unwrap();
+    let (mut spool, _) = Spool::open(&dir, SPOOL, &[]).unwrap();
     let fits = (1..100).take_while(|samples| spool.append(&record(*samples)).is_ok()).count() as u64;
     assert!((10..40).contains(&fits), "{fits}");
     let error = spool.append(&record(1)).unwrap_err().to_string();
@@ -54,7 +54,7 @@ fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
     let first = spool.take_next().unwrap().unwrap();
     spool.complete(first.id, first.samples);
     drop(spool);
-    let (mut spool, found) = Spool::open(&dir, SPOOL, None).unwrap();
+    let (mut spool, found) = Spool::open(&dir, SPOOL, &[]).unwrap();
     assert_eq!((found.waiting.total(), found.damaged_places), ((2..=fits).sum(), 0));
     let mut sent = Vec::new();
     while let Some(taken) = spool.take_next().unwrap() {
@@ -70,11 +70,11 @@ fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
 #[test]
 fn a_spool_on_a_read_only_disk_is_an_error_that_names_it() {
     let disk = Tmpfs::new(100);
-    let (mut spool, _) = Spool::open(disk.0.path(), SPOOL, None).unwrap();
+    let (mut spool, _) = Spool::open(disk.0.path(), SPOOL, &[]).unwrap();
     spool.append(&record(1)).unwrap();
     drop(spool);
     disk.make_read_only();
-    let error = Spool::open(disk.0.path(), SPOOL, None).unwrap_err().to_string();
+    let error = Spool::open(disk.0.path(), SPOOL, &[]).unwrap_err().to_string();
     assert!(error.contains("Read-only") && error.contains(disk.0.path().to_str().unwrap()), "{error}");
     let mut daemon = jvmprof();
     daemon.args(["daemon", "--remote-store-address", "127.0.0.1:9", "--spool-directory"]).arg(disk.0.path());

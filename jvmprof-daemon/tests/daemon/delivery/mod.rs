@@ -1,6 +1,7 @@
 //! `jvmprof daemon`, to a collector, to a folder, and to nobody; its spool on disks that are full
 //! or read-only. Needs root.
 
+mod collector_access;
 mod disks;
 mod proxy;
 mod pyroscope;
@@ -27,10 +28,15 @@ fn collector(dir: &Path) -> (Child, String) {
     collector_at("127.0.0.1:0", dir)
 }
 
-fn collector_at(address: &str, dir: &Path) -> (Child, String) {
+pub(super) fn collector_at(address: &str, dir: &Path) -> (Child, String) {
+    collector_with(address, dir, &[])
+}
+
+fn collector_with(address: &str, dir: &Path, args: &[&str]) -> (Child, String) {
     let mut collector = jvmprof()
         .args(["collector", "--listen", address, "--dir"])
         .arg(dir)
+        .args(args)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -45,7 +51,7 @@ fn daemon(args: &[&str], time: Duration) -> (String, bool) {
     daemon_with(spool.path(), args, time)
 }
 
-fn daemon_with(spool: &Path, args: &[&str], time: Duration) -> (String, bool) {
+pub(super) fn daemon_with(spool: &Path, args: &[&str], time: Duration) -> (String, bool) {
     daemon_until(spool, args, |since, _| since >= time)
 }
 
@@ -84,13 +90,13 @@ fn has_emptied_spool(since: Duration, log: &str) -> bool {
 }
 
 /// The number of a field in the daemon's last line.
-fn field(log: &str, name: &str) -> u64 {
+pub(super) fn field(log: &str, name: &str) -> u64 {
     let last = log.lines().rfind(|line| line.contains("ended")).unwrap_or_else(|| panic!("no end in {log}"));
     let value = last.split_whitespace().find_map(|word| word.strip_prefix(&format!("{name}=")));
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {last}"))
 }
 
-fn stored(dir: &Path) -> u64 {
+pub(super) fn stored(dir: &Path) -> u64 {
     let store = Store::open_for_reading(dir).unwrap();
     let everything = TimeRange { start: UnixNanos(0), end: UnixNanos(i64::MAX) };
     store.profiles(everything, &[]).iter().map(|profile| profile.samples).sum()
@@ -126,7 +132,7 @@ fn without_an_address_profiles_go_to_the_folder() {
 }
 
 /// An address of this machine on which nobody listens.
-fn free_address() -> String {
+pub(super) fn free_address() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }

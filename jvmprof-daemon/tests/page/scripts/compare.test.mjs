@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load, treeOf } from "./load.mjs";
 
-const jvmprof = load("tree/tree.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "tree/compare.js");
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "tree/compare.js");
 
 const SIDE = { period_ns: 1e7, duration_ns: 1e10, events: 1000, total: 1000 };
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load, paths, treeOf } from "./load.mjs";
 
-const jvmprof = load("tree/tree.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "view/sandwich.js");
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "view/sandwich.js");
 
 function build(stacks, options) {
   const data = treeOf(stacks);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load, treeOf } from "./load.mjs";
 
-const jvmprof = load("tree/tree.js", "tree/frames.js", "tree/edits.js", "tree/rows.js");
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/edits.js", "tree/rows.js");
 
 const data = treeOf([["acme.Order.total;kernel:clear_page", 9], ["acme.Order.total", 1]]);
 data.strings.push("Order.java");

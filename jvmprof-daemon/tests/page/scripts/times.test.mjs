@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load, paths, treeOf } from "./load.mjs";
 
-const jvmprof = load("tree/tree.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "tree/times.js", "view/heatmap.js");
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "tree/times.js", "view/time_chart.js", "view/heatmap.js");
 
 // As in `profile/call_tree/tests/times.rs`, of the nodes below.
 const TIMES = { nodes: [2, 1, 3], lines: [7, 9, 1], samples: Buffer.from([4, 1, 1, 0, 0xc3, 1, 2, 100, 0, 0xbc, 5, 0]).toString("base64") };

@@ -10,7 +10,6 @@ use jvmprof_common::{
     hotspot_subprograms,
     jvm::{Jvm, MethodIdentity},
     rows::Register,
-    tables::PackedRule,
     unwind::{
         Memory, WindowSource,
         hotspot::{
@@ -27,6 +26,7 @@ use jvmprof_common::{
         memory::{WINDOW_BYTES, WINDOW_WORDS},
         verifier::{BarrierVar, Scalar, bounded},
     },
+    unwind_tables::PackedRule,
 };
 
 use super::unwind_cache::{self, CachedNmethod, NMETHODS};

@@ -21,7 +21,7 @@ const NULL: Avma = Avma(0);
 
 /// Bits of a reference that say what ZGC's collections know of it: four that say since when its
 /// address holds, ...
-const REMAPPED: u64 = 0xf000;
+pub const REMAPPED: u64 = 0xf000;
 /// ... which stand for the four pairs of phases of the young and the old collection: these are of
 /// the first phase, ...
 const FIRST_YOUNG: u64 = 0x5000;
@@ -127,6 +127,19 @@ fn is_coloured(collector: &GarbageCollector, value: u64) -> bool {
     color != 0 && color < collector.base << 4 && value.is_multiple_of(8)
 }
 
+/// Returns the address in a reference of the generational ZGC, whatever its color; `None` for what
+/// isn't one.
+#[inline(always)]
+pub fn generational_address(value: u64) -> Option<Avma> {
+    let remapped = (value & REMAPPED) >> REMAPPED_SHIFT;
+    if !remapped.is_power_of_two() {
+        return None;
+    }
+    // Of 1, 2, 4 and 8 the logarithm, for which the kernel's machine has no instruction.
+    let bit = (remapped >> 1) - (remapped >> 3);
+    Some(Avma(value >> (u64::from(REMAPPED_SHIFT) + 1 + bit)))
+}
+
 /// Returns the object of a reference of the generational ZGC.
 #[inline(always)]
 fn remap_generational(target: &mut impl HotspotTarget, jvm: &Jvm, value: u64) -> Avma {
@@ -134,13 +147,7 @@ fn remap_generational(target: &mut impl HotspotTarget, jvm: &Jvm, value: u64) ->
     if value & !ALL_COLORS == 0 {
         return NULL;
     }
-    let remapped = (value & REMAPPED) >> REMAPPED_SHIFT;
-    if !remapped.is_power_of_two() {
-        return UNRESOLVED;
-    }
-    // Of 1, 2, 4 and 8 the logarithm, for which this machine has no instruction.
-    let bit = (remapped >> 1) - (remapped >> 3);
-    let object = Avma(value >> (u64::from(REMAPPED_SHIFT) + 1 + bit));
+    let Some(object) = generational_address(value) else { return UNRESOLVED };
     if !is_address(collector, object) {
         return UNRESOLVED;
     }

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use crate::app::args::values::attribute_name;
 use crate::config::relabel::{RelabelRule, is_label_name};
 use crate::pipeline::labels::{LabelOptions, SampleLabel};
 
@@ -23,7 +24,7 @@ pub struct LabelArgs {
 
     /// Attribute of a process's OpenTelemetry resource that is a label of its series: k8s.pod.name
     /// is k8s_pod_name, where there is no such label yet (repeatable)
-    #[arg(long, hide_short_help = true, value_name = "ATTRIBUTE", value_parser = parse_attribute)]
+    #[arg(long, hide_short_help = true, value_name = "ATTRIBUTE", value_parser = attribute_name)]
     pub resource_labels: Vec<String>,
 
     /// Rule as in Prometheus's relabel_configs, a TOML table; applied in their order to labels and
@@ -55,16 +56,6 @@ impl LabelArgs {
     }
 }
 
-fn parse_attribute(text: &str) -> Result<String, String> {
-    let is_name = text.starts_with(|it: char| it.is_ascii_alphabetic())
-        && text.len() <= 128
-        && text.chars().all(|it| it.is_ascii_alphanumeric() || "._-/".contains(it));
-    if !is_name {
-        return Err(format!("{text:?} is no attribute's name: a letter, then letters, digits and . _ - /"));
-    }
-    Ok(text.to_owned())
-}
-
 fn parse_label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     if !is_label_name(name) {
@@ -87,11 +78,11 @@ mod tests {
 
     #[test]
     fn attributes_of_a_resource_have_names_that_labels_can_be_made_of() {
-        for text in ["k8s.pod.name", "app.kubernetes.io/name", "team"] {
-            assert_eq!(parse_attribute(text).as_deref(), Ok(text));
+        for text in ["k8s.pod.name", "app.kubernetes.io/name", "team", "_dd.trace.operation"] {
+            assert_eq!(attribute_name(text).as_deref(), Ok(text));
         }
-        for text in ["", "1a", "_x", "__meta_x", "a b", "é", &"a".repeat(129)] {
-            assert!(parse_attribute(text).is_err(), "{text}");
+        for text in ["", "1a", "_", "_1", "__meta_x", "a b", "é", &"a".repeat(129)] {
+            assert!(attribute_name(text).is_err(), "{text}");
         }
     }
 }

@@ -4,6 +4,7 @@
 mod budget;
 mod containers;
 mod delivery;
+mod host_fraction;
 mod labels;
 mod otlp;
 mod pyroscope;
@@ -22,6 +23,7 @@ use super::values::{DAY, duration};
 pub use budget::BudgetArgs;
 pub use containers::ContainerArgs;
 pub use delivery::{CompressionArg, DeliveryArg, DeliveryArgs};
+pub use host_fraction::{HostFractionArgs, HostIdentityArg};
 pub use labels::LabelArgs;
 pub use otlp::{OtlpArgs, OtlpProtocolArg};
 pub use pyroscope::PyroscopeArgs;
@@ -103,7 +105,8 @@ pub struct DaemonArgs {
     #[command(flatten)]
     pub local_store: LocalStoreArgs,
 
-    /// A window's length: how often profiles are pushed, more or less by a fifth
+    /// A window's length: how often profiles are pushed, more or less by a fifth; the first one is
+    /// shorter, by chance
     #[arg(long, help_heading = "Delivery and what waits", default_value = "10s", value_name = "TIME",
           value_parser = duration(Duration::from_millis(100)..=DAY))]
     pub push_interval: Duration,
@@ -121,6 +124,9 @@ pub struct DaemonArgs {
     pub container: ContainerArgs,
 
     #[command(flatten)]
+    pub hosts: HostFractionArgs,
+
+    #[command(flatten)]
     pub telemetry: TelemetryArgs,
 
     #[command(flatten)]
@@ -136,4 +142,9 @@ pub struct DaemonArgs {
     /// Profile the time that threads wait off the CPU, too
     #[arg(long, help_heading = "Profiles of waits")]
     pub offcpu_enabled: bool,
+
+    /// Profile the contention of locks in JVMs, too: the waits that are for one, with the thread
+    /// that has the monitor; means --offcpu-enabled
+    #[arg(long, help_heading = "Profiles of waits")]
+    pub lock_enabled: bool,
 }

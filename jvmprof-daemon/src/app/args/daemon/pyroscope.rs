@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 
 use crate::app::args::values::{DAY, duration};
+use crate::export::delivery::MAX_CONCURRENCY;
 
 /// How to reach Pyroscope.
 #[derive(Clone, Debug, Args)]
@@ -47,4 +49,9 @@ pub struct PyroscopeArgs {
     #[arg(long, hide_short_help = true, default_value = "1h", value_name = "TIME",
           value_parser = duration(Duration::from_secs(1)..=3650 * DAY))]
     pub pyroscope_max_age: Duration,
+
+    /// Requests that may be under way at once: the server may answer each only after half a second
+    #[arg(long, hide_short_help = true, default_value_t = 16, value_name = "NUMBER",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_CONCURRENCY as u64))]
+    pub pyroscope_concurrency: usize,
 }

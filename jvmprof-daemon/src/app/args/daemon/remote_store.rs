@@ -12,8 +12,8 @@ use crate::export::parca::check_header;
 pub struct RemoteStoreArgs {
     /// The backend: http://host:port, https://host:port, or host:port, which means TLS (repeatable)
     ///
-    /// A stock Parca and `jvmprof collector` speak no TLS: http://host:port. Of several backends
-    /// each gets everything, the token and the headers too.
+    /// A stock Parca speaks no TLS, and `jvmprof collector` only with --tls-cert: http://host:port.
+    /// Of several backends each gets everything, the token and the headers too.
     #[arg(long, value_name = "ADDRESS")]
     pub remote_store_address: Vec<String>,
 

@@ -3,6 +3,8 @@
 mod allocation;
 mod native_symbols;
 mod off_cpu;
+mod pauses;
+mod thread_context;
 
 use clap::Args;
 
@@ -10,11 +12,36 @@ pub use allocation::{AllocationArgs, ClassArg};
 pub use native_symbols::NativeSymbolArgs;
 pub(in crate::app) use native_symbols::parse_url;
 pub use off_cpu::OffCpuArgs;
+use pauses::PauseArgs;
+use thread_context::ThreadContextArgs;
 
 /// Flags for sampling, the same for `record` and `daemon`.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
+    #[command(flatten)]
+    pub cpu: CpuSamplingArgs,
+
+    #[command(flatten)]
+    pub allocation: AllocationArgs,
+
+    #[command(flatten)]
+    pub off_cpu: OffCpuArgs,
+
+    #[command(flatten)]
+    pub pauses: PauseArgs,
+
+    #[command(flatten)]
+    pub thread_context: ThreadContextArgs,
+
+    #[command(flatten)]
+    pub native: NativeSymbolArgs,
+}
+
+/// Those of them that `top` has, too.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct CpuSamplingArgs {
     /// Samples per second and CPU
     #[arg(short = 'F', long, default_value_t = 99, value_name = "HZ",
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
@@ -40,13 +67,4 @@ pub struct SamplingArgs {
     /// Log what the kernel programs do (at level debug)
     #[arg(long, hide_short_help = true)]
     pub kernel_log: bool,
-
-    #[command(flatten)]
-    pub allocation: AllocationArgs,
-
-    #[command(flatten)]
-    pub off_cpu: OffCpuArgs,
-
-    #[command(flatten)]
-    pub native: NativeSymbolArgs,
 }

@@ -27,7 +27,8 @@ pub struct NativeSymbolArgs {
     #[arg(long, hide_short_help = true, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u64).range(2..=1 << 30))]
     pub debuginfod_cache_mib: u64,
 
-    /// Where unwind rows of large files are kept, so that a restart needn't read them again
+    /// Where unwind rows of large files and of JVMs' stubs are kept, so that a restart needn't read
+    /// them again
     #[arg(
         long,
         hide_short_help = true,
@@ -36,7 +37,7 @@ pub struct NativeSymbolArgs {
     )]
     pub unwind_rows_cache: PathBuf,
 
-    /// Disk space for them; the oldest leave first; 0: they aren't kept
+    /// Disk space for those of files; the oldest leave first; 0: none are kept
     #[arg(long, hide_short_help = true, default_value_t = 64, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 30))]
     pub unwind_rows_cache_mib: u64,
 }

@@ -9,6 +9,7 @@ use opentelemetry_proto::tonic::profiles::v1development::{ProfilesDictionary, Va
 use super::{InvalidMessage, SizeLimit, text_of};
 use crate::export::otlp::attributes::label_of_sample;
 use crate::export::otlp::message::BUILD_ID;
+use crate::export::otlp::span;
 use crate::proto::pprof::{self, Function, Line, Location, Mapping};
 
 /// Bytes that an entry takes beside its texts, from above.
@@ -26,6 +27,8 @@ pub(super) struct PprofTables<'a, 'size> {
     texts_at: HashMap<i32, i64>,
     /// Labels of samples by the attribute's index; `None` for those that are none.
     labels: HashMap<i32, Option<(i64, i64)>>,
+    /// The same by the link's index.
+    links: HashMap<i32, Vec<(i64, i64)>>,
     string_table: Vec<String>,
     mappings: HashMap<i32, u64>,
     functions: HashMap<i32, u64>,
@@ -48,6 +51,7 @@ impl<'a, 'size> PprofTables<'a, 'size> {
             texts: HashMap::from([(String::new(), 0)]),
             texts_at: HashMap::new(),
             labels: HashMap::new(),
+            links: HashMap::new(),
             string_table: vec![String::new()],
             mappings: HashMap::new(),
             functions: HashMap::new(),
@@ -121,6 +125,23 @@ impl<'a, 'size> PprofTables<'a, 'size> {
         };
         self.labels.insert(index, label);
         Ok(label)
+    }
+
+    /// The labels of a sample by the index of its link: the ids of its span.
+    pub(super) fn link_labels(&mut self, index: i32) -> Result<Vec<(i64, i64)>, InvalidMessage> {
+        if index == 0 {
+            return Ok(Vec::new());
+        }
+        if let Some(labels) = self.links.get(&index) {
+            return Ok(labels.clone());
+        }
+        let ids = span::ids(entry("link", &self.dictionary.link_table, index)?);
+        let mut labels = Vec::new();
+        for (name, id) in [span::TRACE_ID, span::SPAN_ID].iter().zip(ids.iter().flatten()) {
+            labels.push((self.text(name)?, self.text(id)?));
+        }
+        self.links.insert(index, labels.clone());
+        Ok(labels)
     }
 
     /// The text of an attribute, if it has this key.

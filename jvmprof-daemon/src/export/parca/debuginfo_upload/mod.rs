@@ -260,9 +260,7 @@ impl UploaderState {
         self: &Arc<Self>,
         offer: &Arc<UploadCandidate>,
     ) -> Result<UploadResult, UploadFailure> {
-        let Ok(_slot) = self.slots.acquire().await else {
-            return Err(UploadError::Ending.into());
-        };
+        let Ok(_slot) = self.slots.acquire().await else { return Err(UploadError::Ending.into()) };
         let backoff = ExponentialBuilder::default()
             .with_jitter()
             .with_min_delay(self.options.first_delay)

@@ -118,8 +118,8 @@ impl CallFrames {
     }
 
     /// Returns the row for code at `pc` in the entry of its function; `None` if that is malformed.
-    pub(super) fn evaluate(&self, entry: usize, pc: Svma) -> Option<Row> {
-        with_section!(self, |section| evaluate(&section, &self.bases, entry.into(), pc))
+    pub(super) fn evaluate(&self, fde_offset: usize, pc: Svma) -> Option<Row> {
+        with_section!(self, |section| evaluate(&section, &self.bases, fde_offset.into(), pc))
     }
 
     /// Returns the row for code at `pc`; `None` where the section has none, or where it is

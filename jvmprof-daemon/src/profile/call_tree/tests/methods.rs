@@ -46,7 +46,7 @@ fn pprof_carries_how_methods_ran() {
         for profile in [for_push(&batch, &batch.series[0]), for_file(&batch)] {
             let profile = decode(&to_bytes(&profile).unwrap(), DecodeLimits::default()).unwrap();
             let mut builder = TreeBuilder::default();
-            builder.add_pprof(&profile, None, None).unwrap();
+            builder.add_pprof(&profile, &PprofSeries::default()).unwrap();
             assert_is_one_method(&builder.finish(PAGE_NODES));
         }
     }

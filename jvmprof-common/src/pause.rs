@@ -1,0 +1,75 @@
+//! Pauses of JVMs: the times in which a JVM stops all of its Java threads at a safepoint, as the
+//! uprobes in libjvm report them to the daemon.
+//!
+//! HotSpot's VM thread calls three functions that are out of line in each JDK (openjdk
+//! src/hotspot/share/services/runtimeService.cpp): `RuntimeService::record_safepoint_begin` when it
+//! begins to stop the threads, `record_safepoint_synchronized` when all have stopped, and
+//! `record_safepoint_end` when they may go on. Each follows the JVM's own reading of the clock.
+
+/// A JVM whose pauses are followed, by its thread group id: what the daemon sets, and what the
+/// kernel programs remember. Only the JVM's VM thread changes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PausedJvm {
+    /// `task_struct.start_boottime` of the process, ns.
+    pub start_ns: u64,
+    /// The address of `VMThread::_cur_vm_operation`, a `VM_Operation*`; 0 if it isn't known.
+    pub operation_at: u64,
+    /// The address of `CollectedHeap::_total_collections`, an `unsigned int`; 0 if it isn't known.
+    pub collections_at: u64,
+    /// The addresses of the performance counters `sun.gc.cause` and `sun.gc.lastCause`; 0 if they
+    /// aren't known.
+    pub cause_at: u64,
+    pub last_cause_at: u64,
+    /// Of the pause that is under way; `began_ns` 0: there is none.
+    pub began_ns: u64,
+    pub reached_ns: u64,
+    /// See [`PauseRecord::operation`].
+    pub operation: u64,
+    /// `CollectedHeap::_total_collections` when it began.
+    pub collections: u64,
+    /// Pauses that have ended, and those of them that the ring buffer had no room for.
+    pub taken: u64,
+    pub lost: u64,
+}
+
+/// Bytes of the name of a collection's cause, at most: a longer one is left out.
+pub const CAUSE_BYTES: usize = 48;
+
+/// A pause: all threads have stopped, or it is over. A record of the ring buffer of its own.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PauseRecord {
+    /// [`PAUSE_MAGIC`].
+    pub magic: u64,
+    /// `CLOCK_MONOTONIC`, ns.
+    pub time_ns: u64,
+    /// As in [`crate::abi::SampleHeader`].
+    pub start_ns: u64,
+    pub pid: u32,
+    /// 1: it is over.
+    pub is_over: u32,
+    /// When the JVM began to stop its threads, and when all of them had stopped.
+    pub began_ns: u64,
+    pub reached_ns: u64,
+    /// The first word of the VM operation, the address of its virtual functions; [`NO_OPERATION`],
+    /// or 0 if it isn't known.
+    pub operation: u64,
+    /// The name of the collection's cause, with a NUL behind it; empty where it isn't over yet, or
+    /// no collection took place.
+    pub cause: [u64; CAUSE_BYTES / 8],
+}
+
+/// [`PauseRecord::operation`] where threads are stopped for none: JDK 8 to 12 do so for cleaning
+/// up.
+pub const NO_OPERATION: u64 = 1;
+
+/// The first word of each [`PauseRecord`]: "jvmstop" and the version of this layout.
+pub const PAUSE_MAGIC: u64 = u64::from_le_bytes(*b"jvmstop\x01");
+
+/// What `sun.gc.cause` says between collections, and the bits of its first word that this is.
+pub const NO_CAUSE: u64 = u64::from_le_bytes(*b"No GC\0\0\0");
+pub const NO_CAUSE_BITS: u64 = 0xffff_ffff_ffff;
+
+const _: () = assert!(size_of::<PausedJvm>() == 11 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<PauseRecord>() == 7 * 8 + CAUSE_BYTES, "no padding: it is copied as bytes");

@@ -1,0 +1,168 @@
+//! The JVMs that run on this host, and what can be read of each.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::app::jvms::inspector::{JvmInspector, JvmProblem};
+use crate::hotspot::java_heap::find_allocation_functions;
+use crate::hotspot::{Hotspot, HotspotError, LiveMemory, images};
+use crate::own_process::capabilities::{SYS_PTRACE, advice};
+use crate::process::procfs::{self, ProcessInfo};
+use crate::process::{Backing, MappedCode, Mappings, executable_mappings::is_hotspot};
+use crate::symbolize::JvmLabels;
+use crate::types::Avma;
+
+/// A running JVM.
+#[derive(Debug, Default, Serialize)]
+pub(in crate::app) struct RunningJvm {
+    pid: u32,
+    /// Its program, as it sees it.
+    executable: String,
+    /// The mapped file that is the JVM.
+    libjvm: String,
+    version: Option<String>,
+    main_class: Option<String>,
+    /// Share of the stubs' and the interpreter's code that has unwind rows, in percent.
+    stub_rows_percent: Option<f64>,
+    /// Compiled methods can be named, with those that were inlined and their lines.
+    names_compiled_code: bool,
+    /// The reason why its allocations can't be seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocation_problem: Option<String>,
+    /// The reason why it can't be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<JvmProblem>,
+}
+
+/// A JVM in a few words.
+#[derive(Debug)]
+pub(super) struct BriefJvm {
+    pub(super) pid: u32,
+    /// Its program, as it sees it.
+    pub(super) executable: String,
+    /// `None`: it can't be read.
+    pub(super) labels: Option<JvmLabels>,
+}
+
+/// Returns all JVMs with what is quickly read of them.
+pub(super) fn brief() -> Vec<BriefJvm> {
+    procfs::pids().into_iter().filter_map(brief_of).collect()
+}
+
+fn brief_of(pid: u32) -> Option<BriefJvm> {
+    let mappings = procfs::mappings(pid).ok()?;
+    let has_libjvm = mappings.iter().any(|mapping| is_hotspot(mapping));
+    if !has_libjvm && !generates_code(&mappings) {
+        return None;
+    }
+    let attached =
+        images(pid).map_err(HotspotError::from).and_then(|it| Hotspot::attach(&it, LiveMemory::new(pid)));
+    if !has_libjvm && attached.is_err() {
+        return None;
+    }
+    let executable = executable(&procfs::process_info(pid).ok()?);
+    Some(BriefJvm { pid, executable, labels: attached.ok().map(|hotspot| JvmLabels::read(&hotspot, pid).0) })
+}
+
+/// Returns a process's main class, if it is a JVM that can be read.
+pub(in crate::app) fn main_class_of(pid: u32) -> Option<String> {
+    brief_of(pid)?.labels?.main_class
+}
+
+/// Code of no file: some runtime's, perhaps a JVM's.
+fn generates_code(mappings: &Mappings) -> bool {
+    mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous)
+}
+
+fn executable(facts: &ProcessInfo) -> String {
+    facts.executable.as_ref().map_or_else(|| facts.comm.clone(), |path| path.display().to_string())
+}
+
+/// Returns all JVMs: found by what they export, and by a mapped `libjvm.so` where that can't be
+/// read.
+pub(in crate::app) fn find() -> Vec<RunningJvm> {
+    procfs::pids().into_iter().filter_map(|pid| RunningJvm::of(pid, &procfs::mappings(pid).ok()?)).collect()
+}
+
+impl RunningJvm {
+    fn of(pid: u32, mappings: &Mappings) -> Option<Self> {
+        let libjvm = mappings.iter().find(|mapping| is_hotspot(mapping));
+        if libjvm.is_none() && !generates_code(mappings) {
+            return None;
+        }
+        let read = JvmInspector::new(pid);
+        if libjvm.is_none() && matches!(read, Err(HotspotError::NotHotspot(_))) {
+            return None;
+        }
+        let executable = executable(&procfs::process_info(pid).ok()?);
+        let path = libjvm.map(|mapping| mapping.path.to_string());
+        let allocation_problem = libjvm.and_then(|mapping| allocation_problem(pid, mapping));
+        let mut jvm = Self { pid, executable, allocation_problem, ..Self::default() };
+        match read {
+            Ok(reader) => {
+                jvm.libjvm = path.or_else(|| path_of(mappings, reader.image_start())).unwrap_or_default();
+                jvm.stub_rows_percent = Some(reader.stub_share());
+                jvm.names_compiled_code = reader.names_compiled_code();
+                jvm.version = Some(reader.facts.version);
+                jvm.main_class = reader.facts.main_class;
+            }
+            Err(error) => {
+                jvm.libjvm = path.unwrap_or_default();
+                jvm.problem = Some(error.into());
+            }
+        }
+        Some(jvm)
+    }
+}
+
+/// Returns why the allocations of a JVM with this library can't be seen.
+fn allocation_problem(pid: u32, libjvm: &MappedCode) -> Option<String> {
+    let file = procfs::map_file(pid, libjvm.start, libjvm.end);
+    find_allocation_functions(&file, None).err().map(|error| error.to_string())
+}
+
+/// Returns the file whose first byte is mapped at an address: its code follows.
+fn path_of(mappings: &Mappings, start: Avma) -> Option<String> {
+    let code = mappings.iter().find(|mapping| mapping.start >= start)?;
+    Some(code.path.to_string())
+}
+
+impl fmt::Display for RunningJvm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  {} {} ({})", self.pid, self.executable, self.libjvm)?;
+        if let Some(JvmProblem { reason, text }) = &self.problem {
+            writeln!(f, "    can't be read ({reason}): {text}")?;
+            return match *reason {
+                "read" | "denied" if !SYS_PTRACE.is_effective() => {
+                    writeln!(f, "      do: {}", advice(&[SYS_PTRACE]))
+                }
+                "not_ready" => writeln!(f, "      it is starting: the daemon looks again"),
+                _ => writeln!(
+                    f,
+                    "      its Java code is walked by frame pointers and named by a perf map, if at all"
+                ),
+            };
+        }
+        let version = self.version.as_deref().unwrap_or("unknown");
+        writeln!(f, "    JDK {version}, main class {}", self.main_class.as_deref().unwrap_or("unknown"))?;
+        let rows = self.stub_rows_percent.unwrap_or_default();
+        writeln!(
+            f,
+            "    stacks: by its own structures, no flag needed; {rows:.1} % of stubs and interpreter have unwind rows"
+        )?;
+        let names = if self.names_compiled_code {
+            "with lines and inlined calls"
+        } else {
+            "interpreted only, it doesn't say where its debug information is"
+        };
+        writeln!(f, "    names of Java code: {names}")?;
+        match &self.allocation_problem {
+            None => writeln!(f, "    allocation: by its own functions, no flag needed"),
+            Some(problem) => {
+                writeln!(f, "    allocation can't be seen: {problem}")?;
+                writeln!(f, "      the JDK's debug symbols (packages such as openjdk-8-dbg) would help")
+            }
+        }
+    }
+}

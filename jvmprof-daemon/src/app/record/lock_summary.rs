@@ -1,0 +1,145 @@
+//! What a recording says of locks: how long threads waited for each, and for whom.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::pipeline::off_cpu::holder_of;
+use crate::profile::model::{Batch, Sample};
+
+/// Rows of the table.
+const ROWS: usize = 14;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct LockSummary {
+    /// Contentions that the profile stands for, and the time that threads waited for locks.
+    contentions: u64,
+    delay_ns: u64,
+    /// Contentions whose stacks were taken.
+    events: u64,
+    locks: Vec<LockRow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct LockRow {
+    /// The lock's class.
+    name: String,
+    /// The first Java method that waited for it.
+    method: String,
+    contentions: u64,
+    delay_ns: u64,
+    /// The thread that had it when the waits with most of that time began, and that time; `None` if
+    /// it is known of none.
+    holder: Option<Holder>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Holder {
+    name: String,
+    delay_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Delays<'a> {
+    contentions: u64,
+    delay_ns: u64,
+    by_holder: HashMap<&'a str, u64>,
+}
+
+impl LockSummary {
+    pub(super) fn new(batch: &Batch) -> Self {
+        let mut locks: HashMap<(&str, &str), Delays<'_>> = HashMap::new();
+        for sample in batch.series.iter().flat_map(|series| &series.samples) {
+            let delays = locks.entry(lock_and_method(sample)).or_default();
+            delays.contentions += sample.count;
+            delays.delay_ns += sample.value;
+            if let Some(holder) = holder_of(sample) {
+                *delays.by_holder.entry(holder).or_default() += sample.value;
+            }
+        }
+        let (contentions, delay_ns) =
+            locks.values().fold((0, 0), |(count, delay), it| (count + it.contentions, delay + it.delay_ns));
+        let row = |((name, method), delays): ((&str, &str), Delays<'_>)| {
+            let longest = delays.by_holder.into_iter().max_by_key(|(name, delay)| (*delay, *name));
+            LockRow {
+                name: name.to_owned(),
+                method: method.to_owned(),
+                contentions: delays.contentions,
+                delay_ns: delays.delay_ns,
+                holder: longest.map(|(name, delay_ns)| Holder { name: name.to_owned(), delay_ns }),
+            }
+        };
+        let mut locks: Vec<LockRow> = locks.into_iter().map(row).collect();
+        locks.sort_unstable_by(|a, b| b.delay_ns.cmp(&a.delay_ns).then_with(|| a.name.cmp(&b.name)));
+        locks.truncate(ROWS);
+        Self { contentions, delay_ns, events: batch.samples(), locks }
+    }
+
+    pub(super) fn print(&self) {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        eprintln!(
+            "{:.1} s of waiting for locks, in {} contentions; {} stacks taken",
+            seconds(self.delay_ns),
+            self.contentions,
+            self.events
+        );
+        if !self.locks.is_empty() {
+            eprintln!("  waited  contentions");
+        }
+        for lock in &self.locks {
+            let percent = lock.delay_ns as f64 * 100.0 / self.delay_ns.max(1) as f64;
+            let holder = lock.holder.as_ref().map_or_else(String::new, |holder| {
+                let share = holder.delay_ns as f64 * 100.0 / lock.delay_ns.max(1) as f64;
+                format!(", held by {} ({share:.0} %)", holder.name)
+            });
+            eprintln!("{percent:>6.2} % {:>11}  {} in {}{holder}", lock.contentions, lock.name, lock.method);
+        }
+    }
+}
+
+fn lock_and_method(sample: &Sample) -> (&str, &str) {
+    let lock = sample.frames.first().and_then(|leaf| leaf.lines.first()).map_or("", |line| &*line.name);
+    let mut lines = sample.frames.iter().flat_map(|frame| &frame.lines);
+    let is_callers =
+        |name: &str| !name.starts_with("java.util.concurrent.") && !name.ends_with("Unsafe.park");
+    let method = lines.find(|line| line.mode.is_some() && is_callers(&line.name));
+    (lock, method.map_or("[unknown]", |line| &*line.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_type::EventType;
+    use crate::profile::model::{ExecutionMode, Frame, FrameKind, Line, SampleLabel, SampleLabels};
+    use crate::profile::testing::{batch, frame, series};
+
+    #[test]
+    fn a_lock_is_of_its_class_and_the_method_that_wants_it() {
+        let java = |name: &str| {
+            let line = Line { mode: Some(ExecutionMode::C2), ..Line::named(name) };
+            std::sync::Arc::new(Frame {
+                kind: FrameKind::Java,
+                address: None,
+                mapping: None,
+                lines: vec![line],
+            })
+        };
+        let leaf = frame(FrameKind::Class, "java.util.concurrent.locks.ReentrantLock$NonfairSync");
+        let stack = |count| {
+            let acquire = java("java.util.concurrent.locks.AbstractQueuedSynchronizer.acquire");
+            (vec![leaf.clone(), acquire, java("Shop.buy")], count)
+        };
+        let mut series = series(&[("pid", "7")], vec![stack(3), stack(1), stack(1)]);
+        for (sample, holder) in series.samples.iter_mut().zip(["a", "b", ""]) {
+            sample.value = sample.count * 1_000;
+            let label = SampleLabel { name: "holder".into(), value: holder.into() };
+            sample.labels =
+                SampleLabels::new((!holder.is_empty()).then_some(label).into_iter().collect::<Vec<_>>());
+        }
+        let summary = LockSummary::new(&Batch { event: EventType::Lock, ..batch(vec![series]) });
+        assert_eq!((summary.contentions, summary.delay_ns), (5, 5_000));
+        let [lock] = &summary.locks[..] else { panic!("{summary:?}") };
+        assert_eq!((&*lock.method, lock.contentions), ("Shop.buy", 5));
+        assert_eq!(lock.holder, Some(Holder { name: "a".to_owned(), delay_ns: 3_000 }));
+    }
+}

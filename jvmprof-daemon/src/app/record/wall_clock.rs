@@ -1,0 +1,274 @@
+//! Wall-clock time: of each thread, where all its time went, on the CPU and off it.
+//!
+//! Stacks of CPU time and of waits are samples. How long a thread ran, the kernel counts
+//! (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst), and the rest of the
+//! time that it was there it waited: both kinds of samples are scaled to that, thread by thread.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jvmprof_common::unwind_tables::NS_PER_TICK;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::event_type::EventType;
+use crate::pipeline::labels as label_options;
+use crate::pipeline::off_cpu::WAIT_LABEL;
+use crate::profile::model::{
+    Batch, Frame, FrameKind, LabelSet, Line, Sample, SampleLabel, SampleLabels, Series,
+};
+
+/// The labels that tell threads apart.
+pub(super) const THREAD_LABELS: [label_options::SampleLabel; 2] =
+    [label_options::SampleLabel::ThreadName, label_options::SampleLabel::ThreadId];
+const PID: &str = "pid";
+const THREAD_ID: &str = "thread_id";
+const THREAD_NAME: &str = "thread_name";
+
+/// The frame of time of which no stack was taken: too short for that.
+const NOT_SAMPLED: &str = "[not sampled]";
+/// The cause of such a wait.
+const UNSEEN_WAIT: &str = "not_sampled";
+
+/// What the kernel knows of a thread's time, in ns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ThreadTime {
+    ran: u64,
+    /// When it was started, of `CLOCK_BOOTTIME`, to 10 ms.
+    start: u64,
+    name: String,
+}
+
+/// The threads of the recorded processes when the recording began.
+#[derive(Debug)]
+pub(super) struct WallClock {
+    began: u64,
+    at_begin: HashMap<u32, ThreadTime>,
+}
+
+/// The time of a thread during the recording, in ns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ThreadSpan {
+    pid: u32,
+    name: String,
+    ran: u64,
+    waited: u64,
+}
+
+impl WallClock {
+    /// Reads the clocks of the threads that these processes have now.
+    pub(super) fn begin(pids: &[u32]) -> Self {
+        let at_begin = pids.iter().flat_map(|pid| threads(*pid)).collect();
+        Self { began: boottime_ns(), at_begin }
+    }
+
+    /// Reads the clocks again, and returns the time of each thread that runs now.
+    pub(super) fn end(&self, pids: &HashSet<u32>) -> HashMap<u32, ThreadSpan> {
+        let mut spans = HashMap::new();
+        for pid in pids {
+            for (tid, time) in threads(*pid) {
+                let before = self.at_begin.get(&tid).filter(|before| before.start == time.start);
+                let elapsed = boottime_ns().saturating_sub(self.began.max(time.start));
+                let ran = time.ran.saturating_sub(before.map_or(0, |before| before.ran)).min(elapsed);
+                spans.insert(tid, ThreadSpan { pid: *pid, name: time.name, ran, waited: elapsed - ran });
+            }
+        }
+        spans
+    }
+}
+
+/// Returns the threads of a process.
+fn threads(pid: u32) -> Vec<(u32, ThreadTime)> {
+    let Ok(process) = procfs::process::Process::new(pid.cast_signed()) else { return Vec::new() };
+    let Ok(tasks) = process.tasks() else { return Vec::new() };
+    let time = |task: procfs::process::Task| {
+        let ran = task.schedstat().ok()?.sum_exec_runtime;
+        let stat = task.stat().ok()?;
+        let start = stat.starttime.saturating_mul(NS_PER_TICK);
+        Some((task.tid.cast_unsigned(), ThreadTime { ran, start, name: stat.comm }))
+    };
+    tasks.flatten().filter_map(time).collect()
+}
+
+fn boottime_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns one profile of what CPU time and waits say of threads, a series each. `spans`: the time
+/// of the threads that are there; of others, which have ended, samples stand for what they are.
+pub(super) fn wall_batch(batches: &[Batch], spans: &HashMap<u32, ThreadSpan>) -> Option<Batch> {
+    let cpu = batches.iter().find(|batch| batch.event == EventType::Cpu)?;
+    let waits = batches.iter().find(|batch| batch.event == EventType::OffCpu)?;
+    let mut of_threads: BTreeMap<ThreadKey<'_>, ThreadSamples<'_>> = BTreeMap::new();
+    let mut of_processes: HashMap<&str, &LabelSet> = HashMap::new();
+    for (part, batch) in [cpu, waits].into_iter().enumerate() {
+        for Series { labels, samples } in &batch.series {
+            if let Some(pid) = labels.get(PID) {
+                of_processes.insert(pid, labels);
+            }
+            let tid = labels.get(THREAD_ID).and_then(|tid| tid.parse().ok());
+            let key = match tid.filter(|tid| spans.contains_key(tid)) {
+                Some(tid) => ThreadKey::Running(tid),
+                None => ThreadKey::Ended(labels),
+            };
+            of_threads.entry(key).or_default().add(part, labels, samples);
+        }
+    }
+    for (tid, span) in spans {
+        if let Some(labels) = of_processes.get(&*span.pid.to_string()) {
+            // It may have done nothing of which a sample was taken.
+            of_threads.entry(ThreadKey::Running(*tid)).or_default().add(0, labels, &[]);
+        }
+    }
+    let series =
+        of_threads.into_iter().map(|(thread, ThreadSamples { labels, parts: [cpu_time, waits] })| {
+            let (mut labels, mut parts) = (labels.cloned().unwrap_or_default(), [cpu_time, waits]);
+            if let ThreadKey::Running(tid) = thread
+                && let Some(span) = spans.get(&tid)
+            {
+                labels.insert(THREAD_ID.to_owned(), tid.to_string());
+                labels.insert(THREAD_NAME.to_owned(), span.name.clone());
+                scale(&mut parts[0], span.ran, &SampleLabels::default());
+                let unseen = SampleLabel { name: WAIT_LABEL.into(), value: UNSEEN_WAIT.into() };
+                scale(&mut parts[1], span.waited, &SampleLabels::new([unseen]));
+            }
+            let mut samples: Vec<Sample> = parts.into_iter().flatten().collect();
+            count_periods(&mut samples, cpu.period.max(1));
+            Series { labels, samples }
+        });
+    Some(Batch { event: EventType::Wall, series: series.collect(), ..*cpu })
+}
+
+/// A thread that runs, or the labels of one whose clocks are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ThreadKey<'a> {
+    Running(u32),
+    Ended(&'a LabelSet),
+}
+
+/// Samples of CPU time and of waits of one thread, whose labels may have changed meanwhile.
+#[derive(Debug, Default)]
+struct ThreadSamples<'a> {
+    /// Those that say most: of a JVM once it was read.
+    labels: Option<&'a LabelSet>,
+    parts: [Vec<Sample>; 2],
+}
+
+impl<'a> ThreadSamples<'a> {
+    fn add(&mut self, part: usize, labels: &'a LabelSet, samples: &[Sample]) {
+        if self.labels.is_none_or(|known| known.len() < labels.len()) {
+            self.labels = Some(labels);
+        }
+        self.parts[part].extend(samples.iter().cloned());
+    }
+}
+
+/// Makes the counts of samples what a clock of all threads would have counted.
+fn count_periods(samples: &mut [Sample], period: u64) {
+    let (mut time, mut counted) = (0_u64, 0);
+    for sample in samples {
+        time = time.saturating_add(sample.value);
+        // What rounding takes from one, the next one gets.
+        let all = time.saturating_add(period / 2) / period;
+        sample.count = all - counted;
+        counted = all;
+    }
+}
+
+/// Makes the sum of the samples' values this number. `labels`: those of time without a sample.
+fn scale(samples: &mut Vec<Sample>, sum: u64, labels: &SampleLabels) {
+    let sampled: u64 = samples.iter().map(|sample| sample.value).sum();
+    if sampled == 0 {
+        if sum > 0 {
+            let lines = vec![Line::named(NOT_SAMPLED)];
+            let frame = Frame { kind: FrameKind::Marker, address: None, mapping: None, lines };
+            let sample = Sample::of_events(Arc::from([Arc::new(frame)]), 0, sum);
+            samples.push(Sample { labels: labels.clone(), ..sample });
+        }
+        return;
+    }
+    let (mut left, mut rest) = (sum, sampled);
+    for sample in samples {
+        let value = (u128::from(sample.value) * u128::from(left) / u128::from(rest.max(1))) as u64;
+        rest -= sample.value;
+        left -= value;
+        sample.value = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::testing::{batch, frame, series};
+
+    fn span(ran: u64, waited: u64) -> ThreadSpan {
+        ThreadSpan { pid: 7, name: "worker".to_owned(), ran, waited }
+    }
+
+    fn of_thread(event: EventType, tid: &str, values: &[u64]) -> Batch {
+        let stacks = values.iter().map(|value| (vec![frame(FrameKind::Java, "f")], *value));
+        let mut series = series(&[("pid", "7"), (THREAD_ID, tid)], stacks.collect());
+        series.samples.iter_mut().zip(values).for_each(|(sample, value)| sample.value = *value);
+        Batch { event, period: 10, ..batch(vec![series]) }
+    }
+
+    fn values(batch: &Batch) -> Vec<u64> {
+        batch.series.iter().flat_map(|series| series.samples.iter().map(|sample| sample.value)).collect()
+    }
+
+    #[test]
+    fn samples_of_a_thread_are_scaled_to_the_time_that_it_ran_and_waited() {
+        let batches =
+            [of_thread(EventType::Cpu, "8", &[10, 20]), of_thread(EventType::OffCpu, "8", &[7, 7, 7])];
+        let spans = HashMap::from([(8, span(33, 100))]);
+        let wall = wall_batch(&batches, &spans).expect("both are there");
+        assert_eq!(values(&wall), [11, 22, 33, 33, 34]);
+        assert_eq!(wall.series.len(), 1, "one of the thread");
+        assert_eq!(wall.series[0].samples[1].count, 2);
+        let unknown = wall_batch(&batches, &HashMap::new()).expect("both are there");
+        assert_eq!(values(&unknown), [10, 20, 7, 7, 7]);
+    }
+
+    #[test]
+    fn time_without_samples_is_there_all_the_same() {
+        let batches = [of_thread(EventType::Cpu, "8", &[]), of_thread(EventType::OffCpu, "8", &[5])];
+        let spans = HashMap::from([(8, span(3, 9))]);
+        let wall = wall_batch(&batches, &spans).expect("both are there");
+        assert_eq!(values(&wall), [3, 9]);
+        assert_eq!(&*wall.series[0].samples[0].frames[0].lines[0].name, NOT_SAMPLED);
+    }
+
+    #[test]
+    fn a_thread_that_was_renamed_is_one_and_one_without_samples_is_there() {
+        let mut batches = [of_thread(EventType::Cpu, "8", &[10]), of_thread(EventType::OffCpu, "8", &[7])];
+        batches[1].series[0].labels.insert(THREAD_NAME.to_owned(), "before".to_owned());
+        let spans = HashMap::from([(8, span(10, 90)), (9, span(0, 100))]);
+        let wall = wall_batch(&batches, &spans).expect("both are there");
+        assert_eq!(values(&wall), [10, 90, 100]);
+        let labels: Vec<_> =
+            wall.series.iter().map(|it| [&*it.labels[THREAD_ID], &*it.labels[THREAD_NAME]]).collect();
+        assert_eq!(labels, [["8", "worker"], ["9", "worker"]]);
+        let unseen = wall.series[1].samples[0].labels.iter().next().map(|label| &*label.value);
+        assert_eq!(unseen, Some(UNSEEN_WAIT));
+    }
+
+    #[test]
+    fn counts_are_of_all_time_though_each_stack_has_less_than_a_period() {
+        let batches = [of_thread(EventType::Cpu, "8", &[4; 10]), of_thread(EventType::OffCpu, "8", &[])];
+        let wall = wall_batch(&batches, &HashMap::new()).expect("both are there");
+        assert_eq!(wall.series[0].samples.iter().map(|sample| sample.count).sum::<u64>(), 4);
+    }
+
+    #[test]
+    fn the_clocks_of_this_very_thread_say_how_long_it_ran_and_slept() {
+        let clock = WallClock::begin(&[std::process::id()]);
+        std::thread::sleep(Duration::from_millis(300));
+        let tid = nix::unistd::gettid().as_raw().cast_unsigned();
+        let spans = clock.end(&HashSet::from([std::process::id()]));
+        let span = &spans[&tid];
+        let all = Duration::from_nanos(span.ran + span.waited);
+        assert!(all >= Duration::from_millis(300), "{span:?}");
+        assert!(span.waited > span.ran, "{span:?}");
+    }
+}

@@ -1,0 +1,195 @@
+//! What is known of a server: whether it takes requests at the moment, and how many at once.
+//!
+//! Several requests may be under way, so that one can fail while others are still without an
+//! answer. Each has a [`Ticket`]: what an answer says of the server counts only if nothing has
+//! failed since its request began.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use tokio::time::Instant;
+
+use super::options::DeliveryOptions;
+
+/// Longest time that a server's `Retry-After` is kept to: a day there may be a mistake.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+
+#[derive(Debug)]
+pub(super) struct ServerState {
+    options: DeliveryOptions,
+    backoff: ExponentialBackoff,
+    /// The most requests that may be under way.
+    max_concurrency: usize,
+    /// How many may be now: one after a failure, and one more with each answer, because all that
+    /// are under way when a server breaks down are at stake.
+    concurrency: usize,
+    /// Number of failures.
+    epoch: u64,
+    /// The time at which a server that doesn't take anything is probed again.
+    retry_at: Option<Instant>,
+    /// The last thing was an answer to an empty request.
+    probe_answered: bool,
+    /// Something was delivered since the last failure.
+    delivered_since_failure: bool,
+}
+
+/// What was known when a request began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    epoch: u64,
+    /// The server had just answered an empty request: if this one fails, it is its own fault.
+    pub(super) is_after_probe: bool,
+}
+
+pub(super) fn backoff(options: &DeliveryOptions) -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_jitter()
+        .with_min_delay(options.first_delay)
+        .with_max_delay(options.max_delay)
+        .without_max_times()
+        .build()
+}
+
+impl ServerState {
+    /// Nothing is known yet. `retry_at`: when to probe it first, if at all.
+    pub(super) fn new(options: &DeliveryOptions, max_concurrency: usize, retry_at: Option<Instant>) -> Self {
+        Self {
+            options: options.clone(),
+            backoff: backoff(options),
+            max_concurrency,
+            concurrency: 1,
+            epoch: 0,
+            retry_at,
+            probe_answered: false,
+            delivered_since_failure: false,
+        }
+    }
+
+    /// Returns the time at which the server is to be probed, if it takes nothing now.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Returns true if a further request may begin.
+    pub(super) fn has_room(&self, under_way: usize) -> bool {
+        under_way < self.concurrency
+    }
+
+    /// Returns true if something was delivered since the last failure.
+    pub(super) fn has_delivered(&self) -> bool {
+        self.delivered_since_failure
+    }
+
+    /// As [`Self::has_delivered`], which begins anew.
+    pub(super) fn take_has_delivered(&mut self) -> bool {
+        std::mem::take(&mut self.delivered_since_failure)
+    }
+
+    /// A request begins.
+    pub(super) fn begin(&mut self) -> Ticket {
+        Ticket { epoch: self.epoch, is_after_probe: std::mem::take(&mut self.probe_answered) }
+    }
+
+    /// Returns true if nothing has failed since a request began.
+    pub(super) fn is_current(&self, ticket: Ticket) -> bool {
+        ticket.epoch == self.epoch
+    }
+
+    /// Something of a request was stored.
+    pub(super) fn note_delivered(&mut self, ticket: Ticket) {
+        if self.is_current(ticket) {
+            self.delivered_since_failure = true;
+            self.backoff = backoff(&self.options);
+            self.concurrency = (self.concurrency + 1).min(self.max_concurrency);
+        }
+    }
+
+    /// An empty request was answered.
+    pub(super) fn note_probe_answered(&mut self) {
+        (self.retry_at, self.probe_answered) = (None, true);
+    }
+
+    /// A request failed, or (without a ticket) an empty one: nothing is sent for a while, and not
+    /// before the time that the server asks for. Gives the delay, unless the failure says nothing
+    /// that an earlier one hasn't said.
+    pub(super) fn note_failure(
+        &mut self,
+        ticket: Option<Ticket>,
+        retry_after: Option<Duration>,
+        now: Instant,
+    ) -> Option<Duration> {
+        let asked = retry_after.map(|asked| asked.min(MAX_RETRY_AFTER));
+        if ticket.is_some_and(|ticket| !self.is_current(ticket)) {
+            let until = now + asked?;
+            let is_later = self.retry_at.is_none_or(|at| at < until);
+            self.retry_at = self.retry_at.max(Some(until));
+            return is_later.then(|| until - now);
+        }
+        self.epoch += 1;
+        self.concurrency = 1;
+        (self.delivered_since_failure, self.probe_answered) = (false, false);
+        // The back-off on top of it, because daemons that were asked together needn't come
+        // together.
+        let delay = asked.unwrap_or_default() + self.backoff.next().unwrap_or(self.options.max_delay);
+        self.retry_at = Some(now + delay);
+        Some(delay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> DeliveryOptions {
+        let delay = Duration::from_secs(10);
+        DeliveryOptions { first_delay: delay, max_delay: 8 * delay, ..DeliveryOptions::default() }
+    }
+
+    #[test]
+    fn one_more_request_with_each_answer_and_a_single_one_after_a_failure() {
+        let mut server = ServerState::new(&options(), 4, None);
+        for expected in [1, 2, 3, 4, 4] {
+            assert!(server.has_room(expected - 1) && !server.has_room(expected), "{server:?}");
+            let ticket = server.begin();
+            server.note_delivered(ticket);
+        }
+        let ticket = server.begin();
+        assert!(server.note_failure(Some(ticket), None, Instant::now()).is_some());
+        assert!(server.has_room(0) && !server.has_room(1), "{server:?}");
+    }
+
+    #[test]
+    fn requests_that_fail_together_are_one_failure_and_late_answers_change_nothing() {
+        let mut server = ServerState::new(&options(), 4, None);
+        let tickets: Vec<_> = (0..4).map(|_| server.begin()).collect();
+        assert!(server.note_failure(Some(tickets[0]), None, Instant::now()).is_some());
+        let until = server.retry_at();
+        assert_eq!(server.note_failure(Some(tickets[1]), None, Instant::now()), None);
+        server.note_delivered(tickets[2]);
+        assert_eq!((server.retry_at(), server.has_delivered()), (until, false));
+        assert!(!server.has_room(1), "{server:?}");
+        // But what it asks for is heeded, whichever answer says it.
+        let asked = Some(Duration::from_secs(60));
+        let now = Instant::now();
+        assert_eq!(server.note_failure(Some(tickets[3]), asked, now), asked);
+        assert_eq!(server.retry_at(), Some(now + Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn only_the_request_that_follows_an_answered_probe_is_at_fault_itself() {
+        let mut server = ServerState::new(&options(), 4, Some(Instant::now()));
+        server.note_probe_answered();
+        assert_eq!(server.retry_at(), None);
+        assert!(server.begin().is_after_probe);
+        assert!(!server.begin().is_after_probe);
+    }
+
+    #[test]
+    fn a_day_of_patience_is_too_much_to_ask_for() {
+        let mut server = ServerState::new(&options(), 1, None);
+        let ticket = server.begin();
+        let day = Some(Duration::from_secs(86_400));
+        let delay = server.note_failure(Some(ticket), day, Instant::now()).expect("a delay");
+        assert!(delay > MAX_RETRY_AFTER && delay < MAX_RETRY_AFTER + Duration::from_secs(20), "{delay:?}");
+    }
+}

@@ -1,0 +1,243 @@
+//! Where a JVM's code says that it stops its threads, and what for: functions and types by
+//! `.symtab` of its file or of the debug file with the same build id. See
+//! [`jvmprof_common::pause`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use memchr::memmem::find_iter;
+use object::LittleEndian as Le;
+use object::elf::{self, Sym64};
+use object::pod;
+
+use super::perf_counters::CauseCounters;
+use crate::hotspot::java_heap::allocation_functions::{FunctionsError, file_offset};
+use crate::hotspot::vmstructs::exported_symbols::Image;
+use crate::hotspot::vmstructs::symtab_variables::{each_piece, symtab};
+use crate::native::byte_source::{ByteSource, RegularFile};
+use crate::native::debug_files::DebugFileLocator;
+use crate::native::elf::ElfFile;
+use crate::native::open_file::open_regular;
+use crate::sampler::PauseFunctions;
+use crate::types::{Avma, Svma};
+
+/// How mangled names of the functions begin. What follows are the types of their arguments.
+const FUNCTIONS: [&str; 3] = [
+    "_ZN14RuntimeService22record_safepoint_beginE",
+    "_ZN14RuntimeService29record_safepoint_synchronizedE",
+    "_ZN14RuntimeService20record_safepoint_endE",
+];
+/// How names of tables of virtual functions begin. The length of the type's name follows, then it.
+const VTABLE: &str = "_ZTV";
+/// How types of VM operations are called (openjdk src/hotspot/share/runtime/vmOperations.hpp).
+const OPERATION: &str = "VM_";
+/// Bytes from such a table's symbol to what objects have as their first word: the offset to the
+/// whole object and its type information come first (Itanium C++ ABI, 2.5.2).
+const VTABLE_HEAD: u64 = 16;
+/// Bytes of a mangled name, at most.
+const MAX_NAME: u64 = 256;
+/// Bytes of an operation's name, at most; the longest one of JDK 17 and 25 has 34.
+const MAX_OPERATION_NAME: usize = 64;
+/// Types of VM operations that are remembered, at most; JDK 25 has 84.
+const MAX_OPERATIONS: usize = 1024;
+
+/// Where one JVM says why it stops its threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseVariables {
+    pub image: Image,
+    /// `VMThread::_cur_vm_operation`.
+    pub operation: Option<Avma>,
+    /// `CollectedHeap::_total_collections`.
+    pub collections: Option<Avma>,
+    pub causes: Option<CauseCounters>,
+}
+
+/// What the symbols of a libjvm say of its pauses.
+#[derive(Clone, Debug)]
+pub struct PauseSymbols {
+    pub functions: PauseFunctions,
+    pub operations: Arc<OperationNames>,
+}
+
+/// The names of VM operations by their types.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationNames {
+    /// The stated address of the file's first byte.
+    first: Svma,
+    /// By the stated addresses of their tables of virtual functions.
+    by_table: BTreeMap<Svma, Arc<str>>,
+}
+
+impl OperationNames {
+    /// Knows these, in a file that begins at 0.
+    #[cfg(test)]
+    pub(crate) fn for_tests(names: &[(u64, &str)]) -> Self {
+        let by_table = names.iter().map(|(table, name)| (Svma(*table), (*name).into())).collect();
+        Self { first: Svma(0), by_table }
+    }
+
+    /// Returns the name of an operation, as in the JVM's own log, by its first word. `image`: where
+    /// the JVM's file is mapped.
+    pub fn name(&self, first_word: u64, image: Image) -> Option<&Arc<str>> {
+        let from_image = first_word.checked_sub(VTABLE_HEAD)?.checked_sub(image.0.0)?;
+        self.by_table.get(&Svma(from_image.checked_add(self.first.0)?))
+    }
+}
+
+/// Finds the functions and types in a libjvm. Debug files are those of the host, and those that
+/// were fetched to the folder `downloads`: see
+/// [`find_allocation_functions`](crate::hotspot::java_heap::find_allocation_functions).
+///
+/// # Errors
+/// Returns why they can't be found.
+pub fn find_pause_symbols(file: &Path, downloads: Option<&Path>) -> Result<PauseSymbols, FunctionsError> {
+    let opened = open_regular(file).map_err(|_| FunctionsError::Unreadable)?;
+    let source = RegularFile::new(&opened).map_err(|_| FunctionsError::Unreadable)?;
+    let own = ElfFile::parse(source).map_err(|_| FunctionsError::Unreadable)?;
+    let found = find_symbols(&own).or_else(|| find_in_debug_file(&own, downloads));
+    let found = found.ok_or(FunctionsError::NoSymbols(own.build_id()))?;
+    let [begin, reached, end] = found.functions.map(|address| file_offset(&own, address).map(|at| at.0));
+    let (Some(begin), Some(reached), Some(end)) = (begin, reached, end) else {
+        return Err(FunctionsError::Unreadable);
+    };
+    let first = own.header().segments.iter().find(|segment| segment.offset.0 == 0);
+    let first = first.map_or(Svma(0), |segment| segment.address);
+    Ok(PauseSymbols {
+        functions: PauseFunctions { begin, reached, end },
+        operations: Arc::new(OperationNames { first, by_table: found.operations }),
+    })
+}
+
+#[derive(Debug)]
+struct Found {
+    functions: [Svma; 3],
+    operations: BTreeMap<Svma, Arc<str>>,
+}
+
+/// What a symbol is by its name.
+enum Wanted {
+    Function(usize),
+    Operation(Arc<str>),
+}
+
+fn find_in_debug_file<S: ByteSource>(own: &ElfFile<S>, downloads: Option<&Path>) -> Option<Found> {
+    let downloads = downloads.map(Path::to_owned);
+    let locator = DebugFileLocator { process_root: None, host: true, downloads };
+    let debug = locator.by_build_id(own.build_id()?)?;
+    let parsed = ElfFile::parse(RegularFile::new(&debug.file).ok()?).ok()?;
+    let found = find_symbols(&parsed)?;
+    debug.check_unchanged().is_ok().then_some(found)
+}
+
+/// Returns the stated addresses of the functions, and of the operations' types; `None` without the
+/// functions.
+fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<Found> {
+    let (symbols, strings) = symtab(file)?;
+    let mut wanted: HashMap<u64, Wanted> = HashMap::new();
+    each_piece(file, strings, MAX_NAME, |start, bytes| {
+        for at in find_iter(bytes, "_Z") {
+            let is_whole = at.checked_sub(1).is_some_and(|before| bytes[before] == 0);
+            let Some(end) = memchr::memchr(0, &bytes[at..]).filter(|_| is_whole) else { continue };
+            let name = &bytes[at..at + end];
+            let operation = || operation_of_table(name).map(Wanted::Operation);
+            if let Some(symbol) = function_of(name).map(Wanted::Function).or_else(operation)
+                && wanted.len() < MAX_OPERATIONS
+            {
+                wanted.insert(start + at as u64, symbol);
+            }
+        }
+    });
+    let (mut functions, mut operations) = ([None; 3], BTreeMap::new());
+    each_piece(file, symbols, 0, |_, bytes| {
+        let whole = bytes.len() - bytes.len() % size_of::<Sym64<Le>>();
+        for symbol in pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default() {
+            if symbol.st_shndx.get(Le) == elf::SHN_UNDEF {
+                continue;
+            }
+            let address = Svma(symbol.st_value.get(Le));
+            match (wanted.get(&u64::from(symbol.st_name.get(Le))), symbol.st_type()) {
+                (Some(Wanted::Function(index)), elf::STT_FUNC) => functions[*index] = Some(address),
+                (Some(Wanted::Operation(name)), elf::STT_OBJECT) => {
+                    operations.insert(address, Arc::clone(name));
+                }
+                _ => {}
+            }
+        }
+    });
+    let [Some(begin), Some(reached), Some(end)] = functions else { return None };
+    Some(Found { functions: [begin, reached, end], operations })
+}
+
+/// Returns which function has this name.
+fn function_of(mangled: &[u8]) -> Option<usize> {
+    // Parts of it that the compiler has moved elsewhere, `.cold`, are called by it alone.
+    let is_whole = !mangled.contains(&b'.');
+    FUNCTIONS.iter().position(|prefix| is_whole && mangled.starts_with(prefix.as_bytes()))
+}
+
+/// Returns what a VM operation is called whose table of virtual functions has this name: its type
+/// without `VM_`.
+fn operation_of_table(mangled: &[u8]) -> Option<Arc<str>> {
+    let rest = std::str::from_utf8(mangled).ok()?.strip_prefix(VTABLE)?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (length, name) = rest.split_at(digits);
+    let operation = name.strip_prefix(OPERATION)?;
+    // The file may be anyone's, and the name becomes a label, and a line of a terminal.
+    let is_name = (1..=MAX_OPERATION_NAME).contains(&operation.len())
+        && operation.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    (length.parse() == Ok(name.len()) && is_name).then(|| operation.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_named_by_their_types() {
+        let name = |mangled: &str| operation_of_table(mangled.as_bytes());
+        assert_eq!(name("_ZTV24VM_G1CollectForAllocation"), None, "the length isn't the name's");
+        assert_eq!(name("_ZTV25VM_G1CollectForAllocation").as_deref(), Some("G1CollectForAllocation"));
+        for other in ["_ZTV3VM_", "_ZTV12VMOperations", "_ZTV4VM_a4VM_b", "_ZTSVM_a", "_ZTV"] {
+            assert_eq!(name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_operations_name_has_letters_digits_and_underscores_up_to_a_length() {
+        let name = |operation: &str| {
+            let length = OPERATION.len() + operation.len();
+            operation_of_table(format!("_ZTV{length}VM_{operation}").as_bytes())
+        };
+        let longest = "x".repeat(MAX_OPERATION_NAME);
+        for known in ["Z_1", &longest] {
+            assert_eq!(name(known).as_deref(), Some(known));
+        }
+        for other in ["a b", "a\u{1b}[2J", "a\n", "\u{202e}a", "\u{e4}", "<b>", &format!("{longest}x")] {
+            assert_eq!(name(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_function_is_whole() {
+        for (index, prefix) in FUNCTIONS.iter().enumerate() {
+            assert_eq!(function_of(format!("{prefix}v").as_bytes()), Some(index));
+            for part in [".cold", ".part.0"] {
+                assert_eq!(function_of(format!("{prefix}v{part}").as_bytes()), None, "{part}");
+            }
+        }
+        assert_eq!(function_of(b"_ZN14RuntimeService4initEv"), None);
+    }
+
+    #[test]
+    fn an_operation_is_found_where_the_file_is_mapped() {
+        let by_table = BTreeMap::from([(Svma(0x1100), Arc::from("Cleanup"))]);
+        let names = OperationNames { first: Svma(0x1000), by_table };
+        let image = Image(Avma(0x7f00_0000_0000));
+        let found = |word| names.name(word, image).map(|name| &**name);
+        assert_eq!(found(0x7f00_0000_0110), Some("Cleanup"));
+        for word in [0, 1, 0x110, 0x7f00_0000_0100, 0x7f00_0000_0118, u64::MAX] {
+            assert_eq!(found(word), None, "{word:#x}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The cause of a wait, as far as its evidence proves one: frames of its stack, the system call,
+//! and the thread's state.
+
+use crate::profile::model::{Frame, FrameKind};
+
+use super::cause::{Cause, CodeKind};
+use super::cause_rules::{DESCRIPTOR, FunctionRule, JVM, KERNEL, SYSTEM_CALLS};
+
+/// What is known of a wait beside its stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Evidence {
+    /// The thread could run.
+    Runnable,
+    /// It could, but for the CPU quota of its control group.
+    OutOfQuota,
+    /// It was in the system call of this number.
+    SystemCall(u32),
+    /// It was in none: an exception or an interrupt.
+    NoSystemCall,
+}
+
+/// Returns the cause of a wait. `frames`: leaf first, without those of the scheduler.
+pub(super) fn cause_of<'a>(evidence: Evidence, frames: impl Iterator<Item = &'a Frame> + Clone) -> Cause {
+    let system_call = match evidence {
+        Evidence::Runnable => return Cause::Runnable,
+        Evidence::OutOfQuota => return Cause::CpuQuota,
+        Evidence::SystemCall(number) => Some(number),
+        Evidence::NoSystemCall => None,
+    };
+    if let Some(cause) = nearest(KERNEL, frames.clone()) {
+        return cause;
+    }
+    let by_call = system_call.and_then(by_system_call);
+    // The JVM's own waits, and those of its locks, are futexes; other code below its functions does
+    // what its own calls say.
+    if matches!(by_call, Some(Cause::Futex | Cause::Sleep))
+        && let Some(cause) = nearest(JVM, frames.clone())
+    {
+        return cause;
+    }
+    match by_call {
+        Some(cause) if cause != Cause::File => cause,
+        by_call => nearest(DESCRIPTOR, frames)
+            // A file that is on a block device waits for the file.
+            .map(|found| if found == Cause::Io { by_call.unwrap_or(found) } else { found })
+            .or(by_call)
+            .unwrap_or(Cause::Other),
+    }
+}
+
+fn by_system_call(number: u32) -> Option<Cause> {
+    SYSTEM_CALLS.iter().find(|(_, numbers)| numbers.contains(&number)).map(|(cause, _)| *cause)
+}
+
+/// Returns the cause by the frame nearest to the leaf that a rule speaks of.
+fn nearest<'a>(rules: &[FunctionRule], frames: impl Iterator<Item = &'a Frame>) -> Option<Cause> {
+    let mut names =
+        frames.flat_map(|frame| frame.lines.iter().map(move |line| (code_kind(frame), &*line.name)));
+    names.find_map(|(kind, name)| {
+        let kind = kind?;
+        rules.iter().find(|rule| rule.kind == kind && is_named(name, rule.name)).map(|rule| rule.cause)
+    })
+}
+
+fn code_kind(frame: &Frame) -> Option<CodeKind> {
+    match frame.kind {
+        FrameKind::Kernel => Some(CodeKind::Kernel),
+        FrameKind::Native => {
+            let path = &*frame.mapping.as_ref()?.path;
+            (path.rsplit('/').next() == Some("libjvm.so")).then_some(CodeKind::Jvm)
+        }
+        // Names of perf maps have no mode.
+        FrameKind::Java => frame.lines.iter().any(|line| line.mode.is_some()).then_some(CodeKind::Java),
+        FrameKind::Jit | FrameKind::Stub | FrameKind::Class | FrameKind::Marker => None,
+    }
+}
+
+/// Returns true if a rule means this function. Names of native code may have their parameters.
+fn is_named(name: &str, pattern: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(begin) => name.starts_with(begin),
+        None => name.split('(').next() == Some(pattern),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::profile::model::{ExecutionMode, Line, Mapping};
+    use crate::types::{Avma, FileOffset};
+
+    const FUTEX: Evidence = Evidence::SystemCall(202);
+    const READ: Evidence = Evidence::SystemCall(0);
+
+    fn frame(kind: FrameKind, name: &str, path: &str) -> Frame {
+        let mapping = Mapping {
+            start: Avma(0),
+            limit: Avma(1),
+            offset: FileOffset(0),
+            path: path.into(),
+            build_id: None,
+        };
+        let mode = (kind == FrameKind::Java).then_some(ExecutionMode::C2);
+        let lines = vec![Line { mode, ..Line::named(name) }];
+        Frame { kind, address: None, mapping: Some(Arc::new(mapping)), lines }
+    }
+
+    fn kernel(name: &str) -> Frame {
+        frame(FrameKind::Kernel, name, "[kernel.kallsyms]")
+    }
+
+    fn jvm(name: &str) -> Frame {
+        frame(FrameKind::Native, name, "/usr/lib/jvm/17/lib/server/libjvm.so")
+    }
+
+    fn java(name: &str) -> Frame {
+        frame(FrameKind::Java, name, "jvm")
+    }
+
+    fn cause(evidence: Evidence, frames: &[Frame]) -> Cause {
+        cause_of(evidence, frames.iter())
+    }
+
+    #[test]
+    fn each_cause_of_a_jvm_is_proved_by_its_functions() {
+        let table: &[(&str, Cause)] = &[
+            ("ObjectMonitor::enter_internal(JavaThread*)", Cause::Monitor),
+            ("ObjectMonitor::EnterI(JavaThread*)", Cause::Monitor),
+            ("ObjectMonitor::ReenterI(JavaThread*, ObjectWaiter*)", Cause::Monitor),
+            ("ObjectMonitor::wait(long, bool, JavaThread*)", Cause::ObjectWait),
+            ("Unsafe_Park", Cause::Park),
+            ("Parker::park(bool, long)", Cause::Park),
+            ("JVM_SleepNanos", Cause::Sleep),
+            ("SafepointSynchronize::block(JavaThread*)", Cause::Safepoint),
+            ("SafepointMechanism::process(JavaThread*, bool, bool)", Cause::Safepoint),
+            ("G1CollectedHeap::attempt_allocation_slow(unsigned long)", Cause::Gc),
+            ("ZPageAllocator::alloc_page_stall(ZPageAllocation*)", Cause::Gc),
+        ];
+        for (name, expected) in table {
+            let frames = [kernel("futex_wait"), jvm("PlatformEvent::park()"), jvm(name), java("A.f")];
+            assert_eq!(cause(FUTEX, &frames), *expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_function_nearest_to_the_leaf_decides() {
+        let stopped = jvm("SafepointMechanism::process(JavaThread*, bool, bool)");
+        let entered = jvm("ObjectMonitor::enter(JavaThread*)");
+        assert_eq!(cause(FUTEX, &[stopped.clone(), entered.clone()]), Cause::Safepoint);
+        assert_eq!(cause(FUTEX, &[entered, stopped]), Cause::Monitor);
+    }
+
+    #[test]
+    fn native_methods_prove_it_where_the_jvm_has_no_symbols() {
+        let unknown = Frame { lines: Vec::new(), ..jvm("") };
+        for (name, expected) in [
+            ("jdk.internal.misc.Unsafe.park", Cause::Park),
+            ("sun.misc.Unsafe.park", Cause::Park),
+            ("java.lang.Object.wait", Cause::ObjectWait),
+            ("java.lang.Thread.sleep", Cause::Sleep),
+            ("com.acme.Unsafe.park", Cause::Futex),
+        ] {
+            assert_eq!(cause(FUTEX, &[unknown.clone(), java(name)]), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_in_other_files_prove_nothing() {
+        let fake = frame(FrameKind::Native, "ObjectMonitor::enter(JavaThread*)", "/tmp/libfake.so");
+        assert_eq!(cause(FUTEX, &[fake]), Cause::Futex);
+        let of_perf_map = Frame {
+            lines: vec![Line::named("jdk.internal.misc.Unsafe.park")],
+            ..java("jdk.internal.misc.Unsafe.park")
+        };
+        assert_eq!(cause(FUTEX, &[of_perf_map]), Cause::Futex);
+    }
+
+    #[test]
+    fn system_calls_prove_what_they_wait_for() {
+        let table: &[(u32, Cause)] = &[
+            (230, Cause::Sleep),
+            (7, Cause::Poll),
+            (232, Cause::Poll),
+            (202, Cause::Futex),
+            (43, Cause::Socket),
+            (45, Cause::Socket),
+            (74, Cause::File),
+            (257, Cause::File),
+            // wait4
+            (61, Cause::Other),
+            (9999, Cause::Other),
+        ];
+        for (number, expected) in table {
+            let frames = [java("A.f"), java("jdk.internal.misc.Unsafe.parkers")];
+            assert_eq!(cause(Evidence::SystemCall(*number), &frames), *expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_read_waits_for_what_its_descriptor_is() {
+        let socket = [kernel("wait_woken"), kernel("sk_wait_data"), kernel("tcp_recvmsg")];
+        assert_eq!(cause(READ, &socket), Cause::Socket);
+        assert_eq!(cause(READ, &[kernel("anon_pipe_read")]), Cause::File);
+        assert_eq!(cause(READ, &[kernel("io_schedule"), kernel("filemap_read")]), Cause::Io);
+        assert_eq!(cause(READ, &[kernel("n_tty_read")]), Cause::Other);
+        let write_back = [kernel("io_schedule"), kernel("folio_wait_writeback"), kernel("vfs_fsync_range")];
+        assert_eq!(cause(Evidence::SystemCall(74), &write_back), Cause::File);
+    }
+
+    #[test]
+    fn a_page_fault_is_one_wherever_it_happens() {
+        let frames = [kernel("io_schedule"), kernel("asm_exc_page_fault"), jvm("ObjectMonitor::enter(x)")];
+        assert_eq!(cause(Evidence::NoSystemCall, &frames), Cause::PageFault);
+        assert_eq!(cause(FUTEX, &frames), Cause::PageFault);
+        assert_eq!(cause(Evidence::NoSystemCall, &[kernel("irqentry_exit")]), Cause::Other);
+    }
+
+    #[test]
+    fn a_thread_that_could_run_waits_for_a_cpu() {
+        assert_eq!(cause(Evidence::Runnable, &[jvm("ObjectMonitor::enter(x)")]), Cause::Runnable);
+    }
+}

@@ -1,0 +1,55 @@
+//! Contended locks: the waits for monitors and for locks of `java.util.concurrent`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::cause::Cause;
+use super::wait_frames::{blocker_of, wait_of};
+use crate::event_type::EventType;
+use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
+
+/// Classes of the objects by which threads park that wait for a lock of these: others, such as
+/// conditions and latches, are no locks.
+const LOCKS: [&str; 4] = [
+    "java.util.concurrent.locks.ReentrantLock$",
+    "java.util.concurrent.locks.ReentrantReadWriteLock$",
+    "java.util.concurrent.locks.StampedLock",
+    "java.util.concurrent.Semaphore$",
+];
+
+/// The leaf of a wait for a monitor whose class isn't known.
+const UNKNOWN_CLASS: &str = "[unknown class]";
+
+/// Returns the contentions among a profile's waits, with the lock's class as their leaf.
+pub(super) fn contentions(waits: &Batch) -> Batch {
+    let mut leaves: HashMap<&str, Arc<Frame>> = HashMap::new();
+    let series = waits.series.iter().filter_map(|series| {
+        let samples = series.samples.iter().filter_map(|sample| {
+            let class = lock_of(sample)?;
+            let leaf = leaves.entry(class).or_insert_with(|| {
+                let lines = vec![Line::named(class)];
+                Arc::new(Frame { kind: FrameKind::Class, address: None, mapping: None, lines })
+            });
+            // The leaf of a wait is its cause.
+            let callers = sample.frames.iter().skip(1).cloned();
+            let frames = std::iter::once(Arc::clone(leaf)).chain(callers).collect();
+            Some(Sample { frames, ..sample.clone() })
+        });
+        let samples: Vec<Sample> = samples.collect();
+        (!samples.is_empty()).then(|| Series { labels: series.labels.clone(), samples })
+    });
+    let series = series.collect();
+    // Its numbers are estimates of all contentions, as Go's.
+    Batch { event: EventType::Lock, period: 1, series, ..*waits }
+}
+
+/// Returns the class of the lock that a wait is for; `None` if it is for something else.
+fn lock_of(sample: &Sample) -> Option<&str> {
+    let cause = wait_of(sample)?;
+    let class = blocker_of(sample);
+    if cause == Cause::Monitor.as_str() {
+        return Some(class.unwrap_or(UNKNOWN_CLASS));
+    }
+    let is_lock = |class: &&str| LOCKS.iter().any(|lock| class.starts_with(lock));
+    class.filter(|_| cause == Cause::Park.as_str()).filter(is_lock)
+}

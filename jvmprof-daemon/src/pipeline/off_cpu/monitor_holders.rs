@@ -1,0 +1,148 @@
+//! Who has the monitor that a thread of a JVM waits for.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jvmprof_common::jvm::GarbageCollector;
+use jvmprof_common::unwind_tables::NS_PER_TICK;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::hotspot::{LiveMemory, OwnerFields, OwnerThread, is_owner, monitor_owner};
+use crate::types::Avma;
+
+/// Shortest interval of reading the threads of one JVM.
+const THREADS_NS: u64 = 50_000_000;
+/// What a virtual thread is called: its name is in the heap.
+const VIRTUAL: &str = "[virtual thread]";
+
+/// The threads of one JVM that may have its monitors.
+#[derive(Debug)]
+pub(super) struct MonitorHolders {
+    pid: u32,
+    /// Its pid in its own namespace is another one.
+    has_namespace: bool,
+    fields: OwnerFields,
+    collector: GarbageCollector,
+    /// Its threads, and when they were read.
+    threads: Vec<OwnerThread>,
+    read_ns: u64,
+    /// Owners by the objects in their lock stacks, once they were asked for.
+    by_object: Option<HashMap<u64, u64>>,
+    /// Its threads' folders in `/proc`, by their ids in its own namespace.
+    tasks: HashMap<u32, PathBuf>,
+}
+
+impl MonitorHolders {
+    pub(super) fn new(
+        pid: u32,
+        has_namespace: bool,
+        fields: OwnerFields,
+        collector: GarbageCollector,
+    ) -> Self {
+        Self {
+            pid,
+            has_namespace,
+            fields,
+            collector,
+            threads: Vec::new(),
+            read_ns: 0,
+            by_object: None,
+            tasks: HashMap::new(),
+        }
+    }
+
+    /// Returns the name of the thread that had a monitor with this owner `age` ago. One that is
+    /// younger has only its place in memory.
+    pub(super) fn holder(&mut self, owner: u64, age: Duration, now_ns: u64) -> Option<String> {
+        if !is_owner(owner) {
+            return None;
+        }
+        self.read_threads(now_ns);
+        let thread = *monitor_owner(owner, &self.threads)?;
+        let task = self.task(thread.tid)?;
+        let is_old_enough = age_of(&task).is_some_and(|of_thread| of_thread >= age);
+        match thread.is_virtual.filter(|_| is_old_enough)? {
+            true => Some(VIRTUAL.to_owned()),
+            // The kernel may have cut a character in two.
+            false => Some(String::from_utf8_lossy(&fs::read(task.join("comm")).ok()?).trim_end().to_owned()),
+        }
+    }
+
+    /// Returns the owner of the monitor of an object that doesn't say it, as another one would.
+    pub(super) fn owner_by_lock_stack(&mut self, object: Avma, now_ns: u64) -> Option<u64> {
+        self.read_threads(now_ns);
+        let (fields, threads, memory) = (&self.fields, &self.threads, LiveMemory::new(self.pid));
+        let by_object = self.by_object.get_or_insert_with(|| fields.owners_by_lock_stack(threads, &memory));
+        by_object.get(&object.0).copied()
+    }
+
+    /// Forgets what was read.
+    pub(super) fn begin_window(&mut self) {
+        self.threads = Vec::new();
+        self.by_object = None;
+        self.tasks = HashMap::new();
+        self.read_ns = 0;
+    }
+
+    fn read_threads(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.read_ns) >= THREADS_NS {
+            self.read_ns = now_ns;
+            let memory = LiveMemory::new(self.pid);
+            self.threads = self.fields.threads(&self.collector, &memory).unwrap_or_default();
+            self.by_object = None;
+        }
+    }
+
+    /// Returns the folder of a thread in `/proc`. `inner_tid`: in its own pid namespace.
+    fn task(&mut self, inner_tid: u32) -> Option<PathBuf> {
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.pid));
+        if !self.has_namespace {
+            return Some(tasks.join(inner_tid.to_string()));
+        }
+        if !self.tasks.contains_key(&inner_tid) {
+            let entries = fs::read_dir(tasks).ok()?.filter_map(Result::ok).map(|task| task.path());
+            self.tasks = entries.filter_map(|task| Some((inner_tid_of(&task)?, task))).collect();
+        }
+        self.tasks.get(&inner_tid).cloned()
+    }
+}
+
+fn inner_tid_of(task: &Path) -> Option<u32> {
+    let status = fs::read_to_string(task.join("status")).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    ids.split_whitespace().last()?.parse().ok()
+}
+
+/// Returns how long a thread has been there, a tick of the clock more or less.
+fn age_of(task: &Path) -> Option<Duration> {
+    // proc_pid_stat(5): the 22nd field, of which the second may have anything in it.
+    const START_AFTER_NAME: usize = 19;
+    let stat = fs::read(task.join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    let ticks: u64 = after_name.split(' ').nth(START_AFTER_NAME)?.parse().ok()?;
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?);
+    Some(now.saturating_sub(Duration::from_nanos(ticks.saturating_mul(NS_PER_TICK))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threads_folder_is_found_in_any_namespace_and_says_how_old_it_is() {
+        std::thread::sleep(Duration::from_millis(30));
+        let tid = nix::unistd::gettid().as_raw().cast_unsigned();
+        for has_namespace in [false, true] {
+            let fields = OwnerFields::for_tests();
+            let mut holders =
+                MonitorHolders::new(std::process::id(), has_namespace, fields, GarbageCollector::default());
+            let task = holders.task(tid).expect("this thread");
+            let age = age_of(&task).expect("its start");
+            assert!(age < Duration::from_secs(3600) && task.ends_with(tid.to_string()), "{age:?}");
+        }
+        assert_eq!(inner_tid_of(Path::new("/proc/self/task/none")), None);
+    }
+}

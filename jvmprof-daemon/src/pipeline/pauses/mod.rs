@@ -1,0 +1,329 @@
+//! Pauses of JVMs: which JVMs are followed, each of their pauses, and the samples that fall in one.
+//!
+//! | file | what |
+//! |---|---|
+//! | `followed_jvm` | one JVM: its pauses and their sums |
+//! | `stopped_label` | the label of samples that fall in a pause |
+//!
+//! `docs/pauses.md` explains what counts as a pause.
+
+mod followed_jvm;
+mod stopped_label;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use jvmprof_common::pause::{PauseRecord, PausedJvm};
+
+use super::allocation::probed_files::{NoProbes, ProbedFiles, Purpose};
+use super::jvm_totals::{AllJvmTotals, MAIN_CLASS_LABEL, jvm_name};
+use crate::clock::monotonic_ns;
+use crate::hotspot::{PauseSymbols, PauseVariables, find_pause_symbols};
+use crate::native::debuginfod::Debuginfod;
+use crate::process::{Process, ProcessKey};
+use crate::profile::aggregate::NamedStack;
+use crate::profile::model::LabelSet;
+use crate::sampler::{BackgroundSampler, PauseMap, ProbedFunctions, SamplerError};
+use followed_jvm::FollowedJvm;
+pub use followed_jvm::{JvmPauses, Pause};
+pub use stopped_label::STOPPED_LABEL;
+use stopped_label::StoppedLabels;
+
+/// Samples of a JVM after which its pauses are followed without what it doesn't say: while it
+/// starts it says less.
+const ATTEMPTS: u32 = 20;
+/// JVMs whose pauses are kept for a recording, at most.
+const MAX_ENDED: usize = 1024;
+/// Time after a JVM's end in which samples of it may still come, ns.
+const LATE_SAMPLES_NS: u64 = 10_000_000_000;
+/// Pauses that are kept for a recording, at most; further ones are in the sums only.
+const MAX_KEPT: usize = 20_000;
+/// The reason why the pauses of a JVM can't be seen, or are left out, beyond these.
+const TOO_MANY: &str = "too many JVMs";
+
+const PURPOSE: Purpose<PauseSymbols> = Purpose {
+    of: "pauses",
+    find: find_pause_symbols,
+    functions: |symbols| ProbedFunctions::from(symbols.functions),
+};
+
+/// What was counted of pauses since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PauseCounts {
+    /// JVMs whose pauses can't be seen, by reason.
+    pub unseen_jvms: BTreeMap<&'static str, u64>,
+    /// Pauses of which the kernel program said nothing, since the ring buffer was full, or whose
+    /// record was dropped on its way.
+    pub lost: u64,
+    /// Pauses whose operation isn't known.
+    pub unnamed: u64,
+    /// (nanoseconds, runs) of the uprobes, where the kernel measures them.
+    pub run_time: Option<(u64, u64)>,
+}
+
+/// The JVMs that the kernel programs follow, by their process ids.
+pub(super) trait PausedJvms {
+    fn insert(&mut self, pid: u32, jvm: PausedJvm) -> Result<(), SamplerError>;
+    fn get(&self, pid: u32) -> Option<PausedJvm>;
+    fn remove(&mut self, pid: u32);
+}
+
+impl PausedJvms for PauseMap {
+    fn insert(&mut self, pid: u32, jvm: PausedJvm) -> Result<(), SamplerError> {
+        Self::insert(self, pid, jvm)
+    }
+
+    fn get(&self, pid: u32) -> Option<PausedJvm> {
+        Self::get(self, pid)
+    }
+
+    fn remove(&mut self, pid: u32) {
+        Self::remove(self, pid);
+    }
+}
+
+/// Follows the pauses of JVMs.
+#[derive(Debug)]
+pub(super) struct PauseTracker<M = PauseMap> {
+    map: M,
+    files: ProbedFiles<PauseSymbols>,
+    jvms: HashMap<ProcessKey, FollowedJvm>,
+    /// Of JVMs that can't be followed: they aren't tried again.
+    unseen: HashSet<ProcessKey>,
+    attempts: HashMap<ProcessKey, u32>,
+    labels: StoppedLabels,
+    /// Pauses that may still be kept; `None` where they aren't wanted one by one, nor by JVM.
+    to_keep: Option<usize>,
+    ended: Vec<JvmPauses>,
+    counts: PauseCounts,
+}
+
+impl<M: PausedJvms> PauseTracker<M> {
+    pub(super) fn new(map: M, debuginfod: Option<Arc<Debuginfod>>) -> Self {
+        Self {
+            map,
+            files: ProbedFiles::new(PURPOSE, debuginfod),
+            jvms: HashMap::new(),
+            unseen: HashSet::new(),
+            attempts: HashMap::new(),
+            labels: StoppedLabels::default(),
+            to_keep: None,
+            ended: Vec::new(),
+            counts: PauseCounts::default(),
+        }
+    }
+
+    /// Keeps the pauses of each JVM from now on, beside the totals of windows.
+    pub(super) fn keep_pauses(&mut self) {
+        self.to_keep = Some(MAX_KEPT);
+    }
+
+    pub(super) fn counts(&self, run_time: Option<(u64, u64)>) -> PauseCounts {
+        let known = |jvm: &FollowedJvm| jvm.last().copied().or_else(|| state_of(&self.map, jvm));
+        let lost: u64 = self.jvms.values().filter_map(|jvm| Some(known(jvm)?.lost)).sum();
+        PauseCounts { lost: self.counts.lost + lost, run_time, ..self.counts.clone() }
+    }
+
+    /// Returns true if it is worth asking a JVM where it says why it stops.
+    pub(super) fn wants(&self, key: ProcessKey) -> bool {
+        !self.jvms.contains_key(&key) && !self.unseen.contains(&key)
+    }
+
+    /// Begins to follow a JVM.
+    pub(super) fn follow(&mut self, process: &Process, start_ns: u64, variables: Option<PauseVariables>) {
+        let attempts = self.attempts.entry(process.key).or_default();
+        *attempts += 1;
+        let is_whole =
+            |it: &PauseVariables| it.operation.is_some() && it.collections.is_some() && it.causes.is_some();
+        let Some(variables) = variables.filter(|it| is_whole(it) || *attempts >= ATTEMPTS) else { return };
+        let (file, symbols) = match self.files.request(process) {
+            Ok(found) => found,
+            Err(NoProbes::Pending) => return,
+            Err(NoProbes::Impossible(reason)) => return self.give_up(process.key, reason),
+        };
+        self.attempts.remove(&process.key);
+        let address = |at: Option<crate::types::Avma>| at.map_or(0, |at| at.0);
+        let target = PausedJvm {
+            start_ns,
+            operation_at: address(variables.operation),
+            collections_at: address(variables.collections.filter(|_| variables.causes.is_some())),
+            cause_at: address(variables.causes.map(|causes| causes.now)),
+            last_cause_at: address(variables.causes.map(|causes| causes.last)),
+            ..PausedJvm::default()
+        };
+        // Its exec, or the end of an earlier process, may not have been seen.
+        self.exec(process.pid, monotonic_ns());
+        if let Err(error) = self.map.insert(process.pid, target) {
+            tracing::warn!(pid = process.pid, %error, "a JVM's pauses aren't followed");
+            self.files.release(file);
+            return self.give_up(process.key, TOO_MANY);
+        }
+        let jvm = FollowedJvm::new(process.pid, start_ns, file, symbols.operations, variables.image);
+        self.jvms.insert(process.key, jvm);
+    }
+
+    fn give_up(&mut self, key: ProcessKey, reason: &'static str) {
+        self.attempts.remove(&key);
+        self.unseen.insert(key);
+        *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+    }
+
+    /// Attaches what is needed, and detaches what isn't any more. To be called some times a second.
+    pub(super) fn maintain(&mut self, sampler: &BackgroundSampler) {
+        for reason in self.files.attach_and_detach(sampler) {
+            *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+        }
+        self.check_stops();
+        let (files, now) = (&self.files, monotonic_ns());
+        for jvm in self.jvms.values_mut().filter(|jvm| jvm.since_ns.is_none()) {
+            jvm.since_ns = files.is_attached(jvm.file).then_some(now);
+        }
+    }
+
+    /// Ends stops whose ends the kernel programs have seen: their records may be lost.
+    fn check_stops(&mut self) {
+        for jvm in self.jvms.values_mut().filter(|jvm| jvm.has_events() && jvm.is_stopped()) {
+            let state = state_of(&self.map, jvm);
+            jvm.check_stop(state.as_ref(), monotonic_ns());
+        }
+    }
+
+    /// Takes what the kernel programs say of a pause.
+    pub(super) fn record(&mut self, record: &PauseRecord) {
+        // Of the programs of one process an earlier one has ended.
+        let may_be = self.jvms.values_mut().filter(|jvm| jvm.has(record));
+        let Some(jvm) = may_be.min_by_key(|jvm| jvm.until_ns.unwrap_or(u64::MAX)) else {
+            // Without one its JVM has been forgotten, and the pause is counted as lost.
+            let before = self.jvms.values_mut().filter(|jvm| jvm.precedes(record));
+            if let Some(jvm) = before.max_by_key(|jvm| jvm.until_ns) {
+                jvm.record_later(record);
+            }
+            return;
+        };
+        let Some(pause) = jvm.record(record) else { return };
+        self.counts.unnamed += u64::from(pause.operation.is_none());
+        if let Some(left) = &mut self.to_keep
+            && *left > 0
+        {
+            *left -= 1;
+            jvm.events.push(pause);
+        }
+    }
+
+    /// Labels the stack of a sample of CPU time if it falls in a pause.
+    pub(super) fn label(&mut self, key: ProcessKey, time_ns: u64, stack: &mut NamedStack) {
+        if let Some(operation) = self.jvms.get(&key).and_then(|jvm| jvm.stopped_for(time_ns)) {
+            self.labels.add(operation, &mut stack.labels);
+        }
+    }
+
+    /// Notes what the series of a JVM are called.
+    pub(super) fn set_name(&mut self, key: ProcessKey, labels: &LabelSet) {
+        let Some(jvm) = self.jvms.get_mut(&key) else { return };
+        let has_class = labels.get(MAIN_CLASS_LABEL).is_some_and(|class| !class.is_empty());
+        // Its main class isn't known at once.
+        if jvm.name.is_none() || (has_class && !jvm.has_class) {
+            jvm.name = Some(jvm_name(labels));
+            jvm.has_class = has_class;
+        }
+    }
+
+    /// A process has ended.
+    pub(super) fn exited(&mut self, pid: u32, time_ns: u64) {
+        for jvm in self.jvms.values_mut().filter(|jvm| jvm.pid == pid) {
+            jvm.exited(time_ns);
+            end_events_of(&mut self.map, jvm);
+        }
+        self.close_ended_before(time_ns.saturating_sub(LATE_SAMPLES_NS));
+    }
+
+    /// A process has begun another program: a process of its own here, which has the id and the
+    /// start time of the one before.
+    pub(super) fn exec(&mut self, pid: u32, time_ns: u64) {
+        for jvm in self.jvms.values_mut().filter(|jvm| jvm.pid == pid) {
+            jvm.replaced(time_ns);
+            end_events_of(&mut self.map, jvm);
+        }
+    }
+
+    /// Closes JVMs that have ended long ago, in a recording, whose only window is all of it.
+    fn close_ended_before(&mut self, time_ns: u64) {
+        if self.to_keep.is_none() {
+            return;
+        }
+        let is_old = |jvm: &FollowedJvm| jvm.until_ns.is_some_and(|until_ns| until_ns < time_ns);
+        let old: Vec<(ProcessKey, FollowedJvm)> = self.jvms.extract_if(|_, jvm| is_old(jvm)).collect();
+        for (key, jvm) in old {
+            self.unseen.insert(key);
+            self.close(jvm);
+        }
+    }
+
+    /// Ends a window: adds what is new to the totals of the JVMs.
+    pub(super) fn add_to(&mut self, totals: &mut AllJvmTotals) {
+        for jvm in self.jvms.values_mut() {
+            if let Some(name) = jvm.name.clone()
+                && jvm.since_ns.is_some()
+            {
+                totals.add_pauses(name, jvm.take_unreported());
+            }
+        }
+    }
+
+    /// Begins the next window, and forgets JVMs that have ended, or aren't wanted any more.
+    pub(super) fn begin_window(&mut self, mut is_wanted: impl FnMut(ProcessKey) -> bool) {
+        self.labels.clear();
+        self.attempts.retain(|key, _| is_wanted(*key));
+        self.unseen.retain(|key| is_wanted(*key));
+        let ended: Vec<FollowedJvm> =
+            self.jvms.extract_if(|key, _| !is_wanted(*key)).map(|(_, jvm)| jvm).collect();
+        ended.into_iter().for_each(|jvm| self.close(jvm));
+    }
+
+    /// Ends the events of all JVMs, before the last ones are read: uprobes stay until the kernel
+    /// has taken them away, and what they emitted then would be lost.
+    pub(super) fn end_events(&mut self) {
+        for jvm in self.jvms.values_mut() {
+            end_events_of(&mut self.map, jvm);
+        }
+    }
+
+    fn close(&mut self, mut jvm: FollowedJvm) {
+        end_events_of(&mut self.map, &mut jvm);
+        self.files.release(jvm.file);
+        self.counts.lost += jvm.lost();
+        let Some(pauses) = jvm.close(monotonic_ns()).filter(|_| self.to_keep.is_some()) else { return };
+        if self.ended.len() < MAX_ENDED {
+            self.ended.push(pauses);
+        } else {
+            *self.counts.unseen_jvms.entry(TOO_MANY).or_default() += 1;
+        }
+    }
+
+    /// Ends following all JVMs, and returns their pauses.
+    pub(super) fn take(&mut self) -> Vec<JvmPauses> {
+        let jvms: Vec<FollowedJvm> = self.jvms.drain().map(|(_, jvm)| jvm).collect();
+        jvms.into_iter().for_each(|jvm| self.close(jvm));
+        std::mem::take(&mut self.ended)
+    }
+}
+
+/// Has the kernel programs follow a JVM no longer.
+fn end_events_of(map: &mut impl PausedJvms, jvm: &mut FollowedJvm) {
+    // What is at its process id after that is another one's.
+    if jvm.has_events() {
+        let last = state_of(map, jvm);
+        if last.is_some() {
+            map.remove(jvm.pid);
+        }
+        jvm.end_events(last, monotonic_ns());
+    }
+}
+
+/// Returns what the kernel programs know of a JVM that they follow.
+fn state_of(map: &impl PausedJvms, jvm: &FollowedJvm) -> Option<PausedJvm> {
+    // A later process may have the id.
+    map.get(jvm.pid).filter(|known| known.start_ns == jvm.start_ns)
+}

@@ -1,0 +1,93 @@
+//! What samples were taken in ([`JvmActivity`]), by the node in which their stacks end.
+
+use std::collections::HashMap;
+
+use super::{CallStep, NodeKind, TreeBuilder};
+use crate::profile::jvm_activity::{
+    FrameRole, JVM_ACTIVITIES, JvmActivity, JvmThread, LeafCode, activity_of,
+};
+use crate::types::FastHasher;
+
+/// Samples by activity, in the order of [`JvmActivity`].
+pub type ActivitySamples = [u64; JVM_ACTIVITIES];
+
+/// What is known of activities while a tree is built.
+#[derive(Debug, Default)]
+pub(super) struct Activities {
+    /// False for what isn't CPU time.
+    is_counted: bool,
+    /// By function.
+    roles: Vec<FrameRole>,
+    /// Samples of the tree and of its base, by the node in which they end.
+    ends: HashMap<(u32, JvmActivity), [u64; 2], FastHasher>,
+    /// Samples of the tree since they were last taken.
+    totals: ActivitySamples,
+}
+
+impl Activities {
+    pub(super) fn add_function(&mut self, name: &str) {
+        self.roles.push(FrameRole::of_function(name));
+    }
+
+    pub(super) fn add(&mut self, node: u32, activity: JvmActivity, count: u64, is_base: bool) {
+        self.ends.entry((node, activity)).or_default()[usize::from(is_base)] += count;
+        if !is_base {
+            self.totals[activity as usize] += count;
+        }
+    }
+
+    /// Takes over that the tree was cut: `places` says where stacks end now that ended in a node.
+    pub(super) fn moved(&mut self, places: &[u32]) {
+        for ((node, activity), counts) in std::mem::take(&mut self.ends) {
+            let sums = self.ends.entry((places[node as usize], activity)).or_default();
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+    }
+
+    /// Returns the columns of the tree and of its base, with a row for each of `nodes`: activity,
+    /// samples, activity, samples, ...; or the activity alone where it is that of all samples that
+    /// end in the node. No columns where nothing was seen of a JVM.
+    pub(super) fn columns(&self, nodes: usize) -> [Vec<Vec<u64>>; 2] {
+        let is_jvm = |(_, activity): &(u32, JvmActivity)| *activity != JvmActivity::OtherProcess;
+        if !self.ends.keys().any(is_jvm) {
+            return [Vec::new(), Vec::new()];
+        }
+        let mut columns = [vec![Vec::new(); nodes], vec![Vec::new(); nodes]];
+        let mut ends: Vec<_> = self.ends.iter().collect();
+        ends.sort_unstable();
+        for ((node, activity), counts) in ends {
+            for (column, count) in columns.iter_mut().zip(counts).filter(|(_, count)| **count > 0) {
+                column[*node as usize].extend([*activity as u64, *count]);
+            }
+        }
+        for row in columns.iter_mut().flatten().filter(|row| row.len() == 2) {
+            row.pop();
+        }
+        columns
+    }
+}
+
+impl TreeBuilder {
+    /// Makes the builder say what samples were taken in: for CPU time.
+    pub fn count_activities(&mut self) {
+        self.activities.is_counted = true;
+    }
+
+    /// Returns the samples by what they were taken in that were counted since the last call.
+    pub fn take_activity_totals(&mut self) -> ActivitySamples {
+        std::mem::take(&mut self.activities.totals)
+    }
+
+    /// Returns what a sample with this stack was taken in, if that is to be counted.
+    pub(super) fn activity_of(&self, path: &[CallStep], thread: JvmThread<'_>) -> Option<JvmActivity> {
+        let roles = path.iter().rev().map(|step| self.activities.roles[step.function.0 as usize]);
+        let leaf = path.last().map(|step| self.functions[step.function.0 as usize].kind);
+        let leaf = match leaf {
+            Some(NodeKind::Java | NodeKind::Jit | NodeKind::Stub) => LeafCode::Java,
+            Some(NodeKind::Kernel) => LeafCode::Kernel,
+            Some(NodeKind::Native) => LeafCode::Native,
+            _ => LeafCode::Unknown,
+        };
+        self.activities.is_counted.then(|| activity_of(thread, roles, leaf))
+    }
+}

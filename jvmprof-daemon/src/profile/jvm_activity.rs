@@ -1,0 +1,283 @@
+//! Where a JVM's CPU time goes: what a sample of it was taken in, by the kind of its thread and by
+//! the frames of its stack. The rules are the two tables of this file; `docs/pages.md` says them in
+//! words.
+//!
+//! Functions: openjdk src/hotspot/share (classfile/systemDictionary.cpp, oops/instanceKlass.cpp,
+//! runtime/safepoint.cpp, runtime/handshake.cpp, gc/shared/gcVMOperations.hpp, gc/*/*Barrier*.cpp).
+
+use serde::{Serialize, Serializer};
+
+use super::model::{LabelSet, Sample};
+
+/// The label with the kind of a sample's thread, of which the pipeline makes the values.
+pub const THREAD_KIND_LABEL: &str = "thread_kind";
+
+/// A label that series of JVMs have.
+pub const JVM_LABEL: &str = "jvm_version";
+
+/// What a sample of CPU time was taken in. The numbers are the page data's, in the order of
+/// `ACTIVITIES` in `activities.js`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum JvmActivity {
+    /// Java code of the application and its libraries.
+    Application = 0,
+    Gc = 1,
+    Compiler = 2,
+    /// VM operations, safepoints, and the JVM's other threads of its own.
+    Vm = 3,
+    ClassLoading = 4,
+    /// The kernel on behalf of Java threads.
+    Kernel = 5,
+    /// Native code that Java threads call, the JVM's own included, and threads of native code.
+    Native = 6,
+    /// A JVM's, nothing else is known.
+    Unknown = 7,
+    /// Not a JVM's.
+    OtherProcess = 8,
+}
+
+/// Number of activities.
+pub const JVM_ACTIVITIES: usize = JvmActivity::OtherProcess as usize + 1;
+
+impl Serialize for JvmActivity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(*self as u8)
+    }
+}
+
+/// How the samples of a kind of thread are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Division {
+    /// All of them are this.
+    All(JvmActivity),
+    /// The collector's where one of its functions is anywhere on the stack, else the VM's.
+    GcOrVm,
+    /// By [`FRAMES`], and where none of them is found by the code of the leaf.
+    FramesAndLeaf,
+}
+
+/// By the value of the label `thread_kind`.
+const THREADS: &[(&str, Division)] = &[
+    ("java", Division::FramesAndLeaf),
+    ("virtual", Division::FramesAndLeaf),
+    ("gc", Division::All(JvmActivity::Gc)),
+    ("compiler", Division::All(JvmActivity::Compiler)),
+    ("vm", Division::GcOrVm),
+    ("native", Division::All(JvmActivity::Native)),
+];
+
+/// Functions that say what is going on in a stack, whatever they call; the innermost one decides.
+/// `*` stands for any end of a name, and parameters don't count.
+const FRAMES: &[(JvmActivity, &[&str])] = &[
+    // The collections that the VM thread carries out, and what barriers let Java threads do.
+    (
+        JvmActivity::Gc,
+        &[
+            "VM_GC_Operation::*",
+            "VM_GenCollect*",
+            "VM_SerialCollect*",
+            "VM_SerialGC*",
+            "VM_ParallelCollect*",
+            "VM_ParallelGC*",
+            "VM_G1*",
+            "VM_CollectForMetadataAllocation::*",
+            "VM_CGC_Operation::*",
+            "VM_CMS*",
+            "VM_Shenandoah*",
+            "VM_ZOperation::*",
+            "VM_XOperation::*",
+            "ZBarrier::*",
+            "ZBarrierSetRuntime::*",
+            "XBarrier::*",
+            "XBarrierSetRuntime::*",
+            "ShenandoahBarrierSet::*",
+            "ShenandoahRuntime::*",
+            "G1BarrierSetRuntime::*",
+            "G1DirtyCardQueueSet::*",
+        ],
+    ),
+    (
+        JvmActivity::Vm,
+        &[
+            "SafepointSynchronize::*",
+            "SafepointMechanism::*",
+            "ThreadSafepointState::*",
+            "Handshake::*",
+            "HandshakeState::*",
+            "VMThread::execute",
+            "VMThread::wait_until_executed",
+        ],
+    ),
+    (
+        JvmActivity::ClassLoading,
+        &[
+            "java.lang.ClassLoader.loadClass",
+            "java.lang.ClassLoader.defineClass*",
+            "java.lang.ClassLoader.findBootstrapClass*",
+            "java.lang.invoke.MethodHandles$Lookup$ClassDefiner.defineClass*",
+            "jdk.internal.loader.BuiltinClassLoader.loadClass*",
+            "jdk.internal.loader.BuiltinClassLoader.findClass*",
+            "jdk.internal.misc.Unsafe.defineClass*",
+            "SystemDictionary::*",
+            "ClassFileParser::*",
+            "ClassLoader::*",
+            "KlassFactory::*",
+            "InstanceKlass::link_class*",
+            "Verifier::*",
+            "ClassVerifier::*",
+            "Rewriter::*",
+            "jvm_define_class_common",
+        ],
+    ),
+];
+
+/// What the methods of static initializers are called: what they run is the application's, though
+/// it is run while a class is loaded.
+const CLASS_INITIALIZER: &str = ".<clinit>";
+
+/// What a function says of the stacks that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrameRole {
+    Is(JvmActivity),
+    ClassInitializer,
+    None,
+}
+
+impl FrameRole {
+    pub(super) fn of_function(name: &str) -> Self {
+        let name = name.split_once('(').map_or(name, |(name, _)| name);
+        let is_in = |names: &[&str]| {
+            names.iter().any(|it| it.strip_suffix('*').map_or(*it == name, |start| name.starts_with(start)))
+        };
+        if name.ends_with(CLASS_INITIALIZER) {
+            return Self::ClassInitializer;
+        }
+        let found = FRAMES.iter().find(|(_, names)| is_in(names));
+        found.map_or(Self::None, |(activity, _)| Self::Is(*activity))
+    }
+}
+
+/// What the leaf of a stack runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeafCode {
+    /// Java, and what HotSpot or another compiler generated for it.
+    Java,
+    Kernel,
+    Native,
+    /// A marker, or no frame at all.
+    Unknown,
+}
+
+/// Returns what a sample was taken in. `roles`: of its functions, from the leaf on.
+pub(super) fn activity_of(
+    thread: JvmThread<'_>,
+    roles: impl Iterator<Item = FrameRole>,
+    leaf: LeafCode,
+) -> JvmActivity {
+    let JvmThread::Kind(kind) = thread else {
+        return if thread == JvmThread::OtherProcess {
+            JvmActivity::OtherProcess
+        } else {
+            JvmActivity::Unknown
+        };
+    };
+    let division = THREADS.iter().find(|(name, _)| *name == kind).map(|(_, division)| *division);
+    let division = division.unwrap_or(Division::All(JvmActivity::Unknown));
+    if let Division::All(activity) = division {
+        return activity;
+    }
+    let mut roles = roles.filter(|role| *role != FrameRole::None);
+    if division == Division::GcOrVm {
+        let is_gc = roles.any(|role| role == FrameRole::Is(JvmActivity::Gc));
+        return if is_gc { JvmActivity::Gc } else { JvmActivity::Vm };
+    }
+    match (roles.next(), leaf) {
+        (Some(FrameRole::Is(activity)), _) => activity,
+        (_, LeafCode::Java) => JvmActivity::Application,
+        (_, LeafCode::Kernel) => JvmActivity::Kernel,
+        (_, LeafCode::Native) => JvmActivity::Native,
+        (_, LeafCode::Unknown) => JvmActivity::Unknown,
+    }
+}
+
+/// What is known of the thread of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JvmThread<'a> {
+    /// The value of the label `thread_kind`.
+    Kind(&'a str),
+    /// A JVM's, of an unknown kind.
+    UnknownKind,
+    OtherProcess,
+}
+
+impl<'a> JvmThread<'a> {
+    /// `kind`: the label of a sample; `is_jvm` says whether its process is a JVM otherwise.
+    pub(super) fn new(kind: Option<&'a str>, is_jvm: bool) -> Self {
+        match kind {
+            Some(kind) => Self::Kind(kind),
+            None if is_jvm => Self::UnknownKind,
+            None => Self::OtherProcess,
+        }
+    }
+}
+
+/// Returns the kind of a sample's thread, if it is known and a JVM's.
+pub fn thread_kind_of(sample: &Sample) -> Option<&str> {
+    sample.labels.iter().find(|label| &*label.name == THREAD_KIND_LABEL).map(|label| &*label.value)
+}
+
+/// Returns true if a series with these labels is a JVM's.
+pub fn is_jvm(labels: &LabelSet) -> bool {
+    labels.contains_key(JVM_LABEL) || labels.get("runtime").is_some_and(|runtime| runtime == "jvm")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(kind: Option<&str>, leaf_first: &[&str], leaf: LeafCode) -> JvmActivity {
+        let roles = leaf_first.iter().map(|name| FrameRole::of_function(name));
+        activity_of(JvmThread::new(kind, true), roles, leaf)
+    }
+
+    #[test]
+    fn java_threads_are_divided_by_frames_and_then_by_the_leaf() {
+        use JvmActivity::*;
+        let java = |names: &[&str], leaf| of(Some("java"), names, leaf);
+        assert_eq!(java(&["acme.Shop.serve", "java.lang.Thread.run"], LeafCode::Java), Application);
+        assert_eq!(java(&["tcp_sendmsg", "send", "acme.Shop.serve"], LeafCode::Kernel), Kernel);
+        assert_eq!(java(&["deflate", "acme.Shop.serve"], LeafCode::Native), Native);
+        assert_eq!(java(&["[unknown 0x1]"], LeafCode::Unknown), Unknown);
+        let loading = ["inflate", "java.lang.ClassLoader.loadClass", "acme.Shop.<clinit>"];
+        assert_eq!(java(&loading, LeafCode::Native), ClassLoading);
+        let initializing =
+            ["acme.Tax.<clinit>", "InstanceKlass::initialize_impl(JavaThread*)", "SystemDictionary::x()"];
+        assert_eq!(java(&initializing, LeafCode::Java), Application);
+        let parsing = ["ClassFileParser::parse_stream(ClassFileStream const*, JavaThread*)", "A.main"];
+        assert_eq!(java(&parsing, LeafCode::Native), ClassLoading);
+        assert_eq!(java(&["futex_wait", "SafepointSynchronize::block(JavaThread*)"], LeafCode::Kernel), Vm);
+        assert_eq!(java(&["ZBarrier::relocate_or_mark(zaddress)", "A.main"], LeafCode::Native), Gc);
+        assert_eq!(of(Some("virtual"), &["A.run"], LeafCode::Java), Application);
+    }
+
+    #[test]
+    fn other_threads_are_what_they_are_for() {
+        use JvmActivity::*;
+        let kernel = |kind| of(Some(kind), &["clear_page_erms"], LeafCode::Kernel);
+        assert_eq!(
+            [
+                kernel("gc"),
+                kernel("compiler"),
+                kernel("vm"),
+                kernel("native"),
+                kernel("new in a later version")
+            ],
+            [Gc, Compiler, Vm, Native, Unknown]
+        );
+        assert_eq!(of(Some("vm"), &["mark", "VM_G1CollectForAllocation::doit()"], LeafCode::Native), Gc);
+        assert_eq!(of(Some("vm"), &["SystemDictionary::do_unloading()"], LeafCode::Native), Vm);
+        assert_eq!(of(None, &["A.main"], LeafCode::Java), Unknown);
+        assert_eq!(activity_of(JvmThread::new(None, false), [].into_iter(), LeafCode::Kernel), OtherProcess);
+    }
+}

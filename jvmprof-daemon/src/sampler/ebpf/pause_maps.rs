@@ -1,0 +1,53 @@
+//! The BPF map of JVMs whose pauses are followed.
+
+use aya::maps::{HashMap, MapData};
+use jvmprof_common::pause::PausedJvm;
+
+use super::object::{PodValue, impl_pod, map_error, take_map};
+use crate::sampler::error::SamplerError;
+
+const JVMS: &str = "PAUSED_JVMS";
+
+/// JVMs that are followed at a time, at most: 100 KiB.
+const MAX_JVMS: u32 = 1024;
+
+impl_pod!(PausedJvm);
+
+/// The size of the map, for the loader: one entry where pauses aren't followed.
+pub(super) fn size(is_used: bool) -> (&'static str, u32) {
+    (JVMS, if is_used { MAX_JVMS } else { 1 })
+}
+
+/// The map of JVMs.
+pub struct PauseMap(HashMap<MapData, u32, PodValue<PausedJvm>>);
+
+impl std::fmt::Debug for PauseMap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PauseMap").finish_non_exhaustive()
+    }
+}
+
+impl PauseMap {
+    pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
+        Ok(Self(take_map(ebpf, JVMS)?))
+    }
+
+    /// Begins to follow a JVM.
+    ///
+    /// # Errors
+    /// Returns an error if 1,024 JVMs are followed, or the kernel refused.
+    pub fn insert(&mut self, pid: u32, jvm: PausedJvm) -> Result<(), SamplerError> {
+        self.0.insert(pid, PodValue(jvm), 0).map_err(map_error(JVMS))
+    }
+
+    /// Returns what is known of a JVM.
+    pub fn get(&self, pid: u32) -> Option<PausedJvm> {
+        self.0.get(&pid, 0).ok().map(|jvm| jvm.0)
+    }
+
+    /// Ends following a JVM.
+    pub fn remove(&mut self, pid: u32) {
+        // What isn't there needs no removal.
+        let _ = self.0.remove(&pid);
+    }
+}

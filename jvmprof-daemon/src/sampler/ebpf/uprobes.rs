@@ -1,0 +1,161 @@
+//! The uprobes in libjvm by which a JVM's allocations and pauses are seen: loaded once, attached to
+//! each file.
+
+use std::path::Path;
+
+use aya::Ebpf;
+use aya::maps::{MapData, ProgramArray};
+use aya::programs::UProbe;
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeLink, UProbeLinkId, UProbeScope};
+
+use super::object::{load_program, load_tail_calls, program, program_error};
+use crate::sampler::error::SamplerError;
+
+/// Targets of tail calls, by their index in [`PROGRAMS`].
+const TAIL_CALLED: [&str; 3] = ["probe_leaf", "probe_unwind", "probe_frozen"];
+const PROGRAMS: &str = "PROBE_PROGRAMS";
+const IN_NEW_TLAB: &str = "alloc_in_new_tlab";
+const OUTSIDE_TLAB: &str = "alloc_outside_tlab";
+const PAUSE_BEGIN: &str = "pause_begin";
+const PAUSE_REACHED: &str = "pause_reached";
+const PAUSE_END: &str = "pause_end";
+
+/// Offsets in a libjvm's file of the functions by which its JVMs report allocations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AllocationFunctions {
+    pub in_new_tlab: u64,
+    pub outside_tlab: u64,
+}
+
+/// The same of the functions that stop threads and let them go on: see
+/// [`jvmprof_common::pause`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PauseFunctions {
+    pub begin: u64,
+    pub reached: u64,
+    pub end: u64,
+}
+
+/// Functions of one file, and the programs at them: names and offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbedFunctions(Vec<(&'static str, u64)>);
+
+impl From<AllocationFunctions> for ProbedFunctions {
+    fn from(functions: AllocationFunctions) -> Self {
+        Self(vec![(IN_NEW_TLAB, functions.in_new_tlab), (OUTSIDE_TLAB, functions.outside_tlab)])
+    }
+}
+
+impl From<PauseFunctions> for ProbedFunctions {
+    fn from(functions: PauseFunctions) -> Self {
+        // A pause that is under way isn't seen: what begins one comes last.
+        Self(vec![
+            (PAUSE_END, functions.end),
+            (PAUSE_REACHED, functions.reached),
+            (PAUSE_BEGIN, functions.begin),
+        ])
+    }
+}
+
+/// The loaded programs of allocation.
+pub(super) struct AllocationProbes {
+    /// Keeps the map of the tail calls' targets alive.
+    _targets: ProgramArray<MapData>,
+}
+
+/// Probes in one file. They stay until [`detach`].
+#[derive(Debug)]
+pub struct AttachedProbes(Vec<(&'static str, UProbeLinkId)>);
+
+#[cfg(test)]
+impl AttachedProbes {
+    pub(crate) const fn none() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl AllocationProbes {
+    pub(super) fn load(ebpf: &mut Ebpf) -> Result<Self, SamplerError> {
+        let targets = load_tail_calls(ebpf, PROGRAMS, TAIL_CALLED)?;
+        for name in [IN_NEW_TLAB, OUTSIDE_TLAB] {
+            load_program(ebpf, name)?;
+        }
+        Ok(Self { _targets: targets })
+    }
+
+    /// Returns run time in nanoseconds, stacks included, and number of runs.
+    pub(super) fn run_time(&self, ebpf: &Ebpf) -> Option<(u64, u64)> {
+        run_time(ebpf, &[IN_NEW_TLAB, OUTSIDE_TLAB])
+    }
+}
+
+/// Loads the programs of pauses.
+pub(super) fn load_pauses(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
+    [PAUSE_BEGIN, PAUSE_REACHED, PAUSE_END]
+        .into_iter()
+        .try_for_each(|name| load_program(ebpf, name).map(drop))
+}
+
+/// Returns run time in nanoseconds of the programs of pauses, and number of runs.
+pub(super) fn pause_run_time(ebpf: &Ebpf) -> Option<(u64, u64)> {
+    run_time(ebpf, &[PAUSE_BEGIN, PAUSE_REACHED, PAUSE_END])
+}
+
+/// Attaches to all of these functions of the file, for every process that maps it. Their programs
+/// are loaded.
+pub(super) fn attach(
+    ebpf: &mut Ebpf,
+    file: &Path,
+    functions: &ProbedFunctions,
+) -> Result<AttachedProbes, SamplerError> {
+    let mut attached = Vec::new();
+    for &(name, offset) in &functions.0 {
+        match attach_one(ebpf, name, file, offset) {
+            Ok(link) => attached.push((name, link)),
+            Err(error) => {
+                detach(ebpf, AttachedProbes(attached));
+                return Err(error);
+            }
+        }
+    }
+    Ok(AttachedProbes(attached))
+}
+
+pub(super) fn detach(ebpf: &mut Ebpf, probes: AttachedProbes) {
+    close_links(probes.0.into_iter().filter_map(|(name, link)| take_link(ebpf, name, link)).collect());
+}
+
+fn attach_one(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    file: &Path,
+    offset: u64,
+) -> Result<UProbeLinkId, SamplerError> {
+    let program: &mut UProbe = program(ebpf, name)?;
+    program
+        .attach(UProbeAttachLocation::AbsoluteOffset(offset), file, UProbeScope::AllProcesses)
+        .map_err(program_error(name))
+}
+
+fn take_link(ebpf: &mut Ebpf, name: &'static str, link: UProbeLinkId) -> Option<UProbeLink> {
+    let taken = program::<&mut UProbe>(ebpf, name)
+        .and_then(|program| program.take_link(link).map_err(program_error(name)));
+    taken.inspect_err(|error| tracing::warn!(%error, "an uprobe can't be detached")).ok()
+}
+
+/// Detaches probes on a thread of its own: the kernel takes a tenth of a second for each, in which
+/// the ring buffer has to be read.
+fn close_links(links: Vec<UProbeLink>) {
+    // Without a thread they are dropped here.
+    let _ = std::thread::Builder::new().name("uprobe-detach".to_owned()).spawn(move || drop(links));
+}
+
+fn run_time(ebpf: &Ebpf, names: &[&str]) -> Option<(u64, u64)> {
+    let mut sums = (0, 0);
+    for name in names {
+        let info = ebpf.program(name)?.info().ok()?;
+        sums.0 += info.run_time().as_nanos() as u64;
+        sums.1 += info.run_count();
+    }
+    Some(sums)
+}

@@ -1,0 +1,149 @@
+//! Pauses of JVMs beside the log that the JVM itself writes of them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
+use serde_json::Value;
+
+use crate::support::{Workload, compile_java_for, jdks, record_json, scratch};
+
+/// Collections that memory asks for and that the program does, thread dumps, and searches for
+/// deadlocks.
+const STOPS: &str = r#"
+import java.util.*;
+public class Stops {
+    static volatile Object kept;
+    public static void main(String[] args) throws Exception {
+        Thread worker = new Thread(() -> { long sum = 0; while (true) { sum += sum ^ 17; kept = sum; } });
+        worker.setDaemon(true);
+        worker.start();
+        List<byte[]> old = new ArrayList<>();
+        for (int round = 0; ; round++) {
+            for (int i = 0; i < 2_000; i++) {
+                byte[] bytes = new byte[10_000];
+                if (i % 20 == 0) old.add(bytes);
+                kept = bytes;
+            }
+            if (old.size() > 4_000) old.clear();
+            if (round % 40 == 0) System.gc();
+            if (round % 25 == 0) Thread.getAllStackTraces();
+            if (round % 10 == 0) java.lang.management.ManagementFactory.getThreadMXBean().findDeadlockedThreads();
+        }
+    }
+}
+"#;
+
+/// A pause: its operation, and ms until all threads had stopped, and in all.
+#[derive(Clone, Debug)]
+struct Pause {
+    operation: String,
+    to_safepoint: f64,
+    total: f64,
+}
+
+/// The pauses in a JVM's log.
+fn logged(log: &Path) -> Vec<Pause> {
+    let text = std::fs::read_to_string(log).expect("the JVM's log");
+    let after = |line: &str, name: &str| -> f64 {
+        let (_, rest) = line.split_once(name).unwrap_or_else(|| panic!("{name}: {line}"));
+        rest.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).expect("nanoseconds") / 1e6
+    };
+    let pause = |line: &str| {
+        let (_, rest) = line.split_once("Safepoint \"")?;
+        let (operation, rest) = rest.split_once('"')?;
+        // The last line may be half written.
+        rest.contains("Total: ").then(|| Pause {
+            operation: operation.to_owned(),
+            to_safepoint: after(rest, "Reaching safepoint: "),
+            total: after(rest, "Total: "),
+        })
+    };
+    text.lines().filter_map(pause).collect()
+}
+
+fn number(value: &Value, name: &str) -> f64 {
+    value[name].as_f64().unwrap_or_else(|| panic!("{name}: {value}"))
+}
+
+/// The logged pauses that these are: those after each other with the same operations whose times
+/// are nearest.
+fn same<'a>(seen: &[Pause], logged: &'a [Pause]) -> &'a [Pause] {
+    let is_same = |of: &&[Pause]| of.iter().zip(seen).all(|(one, two)| one.operation == two.operation);
+    let distance =
+        |of: &&[Pause]| of.iter().zip(seen).map(|(one, two)| (one.total - two.total).abs()).sum::<f64>();
+    let candidates = logged.windows(seen.len()).filter(is_same);
+    let nearest = candidates.min_by(|one, two| distance(one).total_cmp(&distance(two)));
+    nearest.unwrap_or_else(|| panic!("the log has no such operations: {seen:?}\n{logged:?}"))
+}
+
+#[test]
+fn pauses_are_those_of_the_jvms_own_log() {
+    for (feature, home) in jdks() {
+        let dir = scratch();
+        let classes = compile_java_for(8, dir.path(), "Stops", STOPS);
+        let (log, pprof) = (dir.path().join("safepoints.log"), dir.path().join("x.pb.gz"));
+        let option = format!("-Xlog:safepoint=info:file={}:none", log.display());
+        let classes = classes.to_str().expect("UTF-8");
+        let arguments = ["-Xmx256m", "-XX:+UseParallelGC", &option, "-cp", classes, "Stops"];
+        let jvm = Workload::start(&home.join("bin/java"), &arguments);
+        let pid = jvm.pid().to_string();
+        let to = pprof.to_str().expect("UTF-8");
+        let summary = record_json(&["--pauses", "-d", "8s", "-F", "499", "-p", &pid, "-o", to]);
+        drop(jvm);
+        let [of_jvm] = &summary["pauses"].as_array().expect("an array")[..] else {
+            panic!("JDK {feature}: one JVM was followed: {summary}")
+        };
+        assert_eq!((&of_jvm["name"], &of_jvm["lost"]), (&"Stops".into(), &0.into()), "JDK {feature}");
+        // The last one may go on when the recording ends.
+        let events = of_jvm["events"].as_array().expect("an array");
+        let events: Vec<&Value> = events.iter().filter(|event| !event["end_ms"].is_null()).collect();
+        let seen: Vec<Pause> = events
+            .iter()
+            .map(|event| Pause {
+                operation: event["operation"].as_str().expect("it has a name").to_owned(),
+                to_safepoint: number(event, "to_safepoint_ms"),
+                total: number(event, "end_ms") - number(event, "begin_ms"),
+            })
+            .collect();
+        assert!(seen.len() > 50, "JDK {feature}: {summary}");
+        let logged = logged(&log);
+        let logged = same(&seen, &logged);
+        for (name, of) in
+            [("total", (|it| it.total) as fn(&Pause) -> f64), ("to safepoint", |it| it.to_safepoint)]
+        {
+            let (ours, theirs): (f64, f64) = (seen.iter().map(of).sum(), logged.iter().map(of).sum());
+            eprintln!("JDK {feature}, {name}: {ours:.3} ms, the JVM says {theirs:.3}");
+            // The JVM writes its log between its last reading of the clock and the probed function.
+            let tolerance = 0.02 * theirs + 0.1 * seen.len() as f64;
+            assert!((ours - theirs).abs() < tolerance, "JDK {feature}, {name}: {ours} ms, not {theirs}");
+        }
+        let mut causes: BTreeMap<&str, usize> = BTreeMap::new();
+        for event in &events {
+            let is_collection = event["operation"].as_str().is_some_and(|name| name.starts_with("Parallel"));
+            assert_eq!(event["cause"].is_string(), is_collection, "JDK {feature}: {event}");
+            *causes.entry(event["cause"].as_str().unwrap_or("none")).or_default() += 1;
+        }
+        let names: Vec<&str> = causes.keys().copied().filter(|cause| *cause != "Ergonomics").collect();
+        assert_eq!(names, ["Allocation Failure", "System.gc()", "none"], "JDK {feature}");
+        assert_samples_are_labelled(feature, &pprof);
+    }
+}
+
+/// Parallel's threads work in pauses only, and threads that run Java code don't run in them.
+fn assert_samples_are_labelled(feature: u32, path: &Path) {
+    let bytes = std::fs::read(path).expect("it was written");
+    let pprof = decode(&bytes, DecodeLimits::default()).expect("pprof");
+    let text = |at: i64| &*pprof.string_table[at as usize];
+    let mut samples: BTreeMap<(&str, bool), i64> = BTreeMap::new();
+    for sample in &pprof.sample {
+        let label = |name: &str| sample.label.iter().find(|label| text(label.key) == name);
+        let kind = label("thread_kind").map_or("", |label| text(label.str));
+        *samples.entry((kind, label("stw").is_some())).or_default() += sample.value[0];
+    }
+    let count = |kind, is_stopped| samples.get(&(kind, is_stopped)).copied().unwrap_or_default();
+    eprintln!("JDK {feature}: {samples:?}");
+    assert!(count("gc", true) > 50, "JDK {feature}: {samples:?}");
+    assert!(count("gc", false) * 10 < count("gc", true), "JDK {feature}: {samples:?}");
+    assert!(count("java", true) * 50 < count("java", false), "JDK {feature}: {samples:?}");
+}

@@ -1,0 +1,209 @@
+//! Where a JVM's time goes: the bar above the graph, on both pages.
+
+use std::time::{Duration, SystemTime};
+
+use jvmprof_daemon::export::collector::ReadLimits;
+
+use crate::browser::Browser;
+use crate::data::{Numbers, Shape, busy_jvm, window};
+use crate::record::{write, write_all};
+use crate::server::{Server, fill_busy, open};
+use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::{IDLE, picture, visit};
+
+const TOTAL: &str = "jvmprof.view.tree.value";
+const BUTTONS: &str = "[...document.querySelectorAll('.activity-button')]";
+const ALL: [&str; 9] = [
+    "Application",
+    "GC",
+    "Compilers",
+    "VM operations",
+    "Class loading",
+    "Kernel for Java",
+    "Native code",
+    "Unknown",
+    "Other processes",
+];
+
+fn button(name: &str) -> String {
+    format!("{BUTTONS}.find((it) => it.innerText.startsWith('{name}'))")
+}
+
+/// The percents of the buttons, added.
+const SHARES: &str = "[...document.querySelectorAll('.activity-button b')].reduce((sum, it) => sum + parseFloat(it.textContent), 0)";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_recorded_page_says_where_the_time_goes_and_shows_a_part_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch = busy_jvm(SystemTime::now(), Duration::from_secs(20), 4_000, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let all = browser.evaluate(TOTAL).as_u64().unwrap();
+    let names = browser.evaluate(&format!("{BUTTONS}.map((it) => it.children[1].textContent)"));
+    assert_eq!(names, serde_json::json!(ALL));
+    assert!((browser.evaluate(SHARES).as_f64().unwrap() - 100.0).abs() < 0.5);
+
+    browser.point(&button("GC"), true);
+    browser.wait_for(&format!("{TOTAL} === 720"));
+    assert!(browser.evaluate("location.hash").as_str().unwrap().contains("edit=activity%3Agc"));
+    assert_eq!(browser.evaluate(&format!("({}).getAttribute('aria-pressed')", button("GC"))), "true");
+    assert!((browser.evaluate(SHARES).as_f64().unwrap() - 100.0).abs() < 0.5, "shares stay those of all");
+    // By keys, and with Shift a second one.
+    browser.press("t");
+    assert_eq!(browser.evaluate("document.activeElement.innerText.startsWith('Application')"), true);
+    browser.evaluate(&format!(
+        "({}).dispatchEvent(new MouseEvent('click', {{ bubbles: true, shiftKey: true }}))",
+        button("Compilers")
+    ));
+    browser.wait_for(&format!("{TOTAL} === 1080"));
+    let url_of_both = browser.evaluate("location.href");
+    browser.open("about:blank");
+    browser.open(url_of_both.as_str().unwrap());
+    browser.wait_for(&format!("globalThis.jvmprof?.view?.tree && {TOTAL} === 1080"));
+    browser.press("u");
+    browser.wait_for(&format!("{TOTAL} === 720"));
+    browser.press("u");
+    browser.wait_for(&format!("{TOTAL} === {all}"));
+    browser.evaluate("document.querySelector('.activity-part').click()");
+    browser.wait_for(&format!("{TOTAL} < {all}"));
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("{TOTAL} === {all}"));
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        for (name, hash) in [("all", ""), ("gc", "#edit=activity:gc")] {
+            browser.open("about:blank");
+            browser.open(&format!("{url}{hash}"));
+            browser.wait_for(&format!("{BUTTONS}.length > 5"));
+            assert_all_is_reachable(&mut browser, width, name);
+            picture(&mut browser, &format!("activities-{name}-{width}-{scheme}"));
+        }
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_collectors_timeline_is_stacked_by_what_jvms_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill_busy(&store, Duration::from_secs(540), 60);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &server.url);
+    let all = browser.evaluate(TOTAL).as_u64().unwrap();
+    let fills = "new Set([...document.querySelectorAll('.bars .slot')].map((it) => it.style.fill)).size";
+    assert_eq!(browser.evaluate(fills), 9);
+    let sums = "jvmprof.page.timeline.activities.flat().reduce((sum, it) => sum + it, 0) / \
+                jvmprof.page.timeline.samples.reduce((sum, it) => sum + it, 0)";
+    assert!((browser.evaluate(sums).as_f64().unwrap() - 1.0).abs() < 1e-6, "bars are as high as before");
+    picture(&mut browser, "activities-collector");
+    browser.point(&button("Kernel for Java"), true);
+    browser.wait_for(&format!("{TOTAL} < {all}"));
+    browser.wait_for("document.querySelectorAll('.bars .slot.aside').length > 0");
+    assert!(browser.evaluate("location.search").as_str().unwrap().contains("edit=activity"));
+    picture(&mut browser, "activities-collector-kernel");
+    let url = browser.evaluate("location.href");
+    visit(&mut browser, url.as_str().unwrap());
+    assert!(browser.evaluate(TOTAL).as_u64().unwrap() < all);
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("{TOTAL} === {all}"));
+    // One JVM alone, beside itself.
+    visit(&mut browser, &format!("{}/?range=5m&base=before&match=comm=java", server.url));
+    browser.wait_for("document.querySelectorAll('.activity-bar').length === 2");
+    assert_eq!(
+        browser.evaluate("document.querySelector('.activity-title').textContent"),
+        "Where this JVM's time goes"
+    );
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        visit(&mut browser, &server.url);
+        browser.wait_for(IDLE);
+        assert_all_is_reachable(&mut browser, width, "the collector's bar");
+        picture(&mut browser, &format!("activities-collector-{width}-{scheme}"));
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_timeline_is_a_heatmap_of_programs_or_of_jvm_time_from_which_a_drag_chooses() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill_busy(&store, Duration::from_secs(540), 40);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &server.url);
+    let rows = "[...document.querySelectorAll('.row-name[text-anchor=start]')].map((it) => it.textContent)";
+    assert_eq!(browser.evaluate(rows), serde_json::json!([]));
+    let choose = |heat: &str| {
+        format!(
+            "(() => {{ const of = document.querySelector('[aria-label=\"What the timeline shows\"]'); of.value = '{heat}'; of.dispatchEvent(new Event('change')) }})()"
+        )
+    };
+    let label = "document.getElementById('timeline').getAttribute('aria-label')";
+    let bars = browser.evaluate(label);
+    assert!(bars.as_str().unwrap().starts_with("CPUs from "), "{bars}");
+    browser.evaluate(&choose("groups"));
+    assert_eq!(browser.evaluate(rows), serde_json::json!(["java", "postgres"]));
+    let said = browser.evaluate(label);
+    for part in ["CPUs by group from ", "java 0.", ", postgres 0."] {
+        assert!(said.as_str().unwrap().contains(part), "{part} in {said}");
+    }
+    assert!(browser.evaluate("location.search").as_str().unwrap().contains("timeline=groups"));
+    browser.evaluate(&choose("activities"));
+    assert_eq!(browser.evaluate(rows), serde_json::json!(ALL));
+    let url = browser.evaluate("location.href");
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        visit(&mut browser, url.as_str().unwrap());
+        assert_all_is_reachable(&mut browser, width, "the heatmap");
+        picture(&mut browser, &format!("heat-{width}-{scheme}"));
+    }
+    browser.resize(1440, 900);
+    visit(&mut browser, url.as_str().unwrap());
+    let place = browser.evaluate("(() => { const b = document.getElementById('timeline').getBoundingClientRect(), l = jvmprof.page.timeline.left; return [b.x + l, b.y, b.width - l] })()");
+    let [x, y, width] = [0, 1, 2].map(|at| place[at].as_f64().unwrap());
+    browser.evaluate("globalThis.range = [jvmprof.page.timeline.from, jvmprof.page.timeline.to], 0");
+    browser.drag([x + width * 0.25, y + 40.0], [x + width * 0.5, y + 40.0]);
+    browser.wait_for("location.search.includes('from=')");
+    browser.wait_for(IDLE);
+    let parts = browser.evaluate(
+        "['from', 'to'].map((name) => (Number(new URLSearchParams(location.search).get(name)) - range[0]) / (range[1] - range[0]))",
+    );
+    for (part, expected) in [(&parts[0], 0.25), (&parts[1], 0.5)] {
+        assert!((part.as_f64().unwrap() - expected).abs() < 0.01, "{parts}");
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn without_a_jvm_or_cpu_time_there_is_no_bar() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut native =
+        window(SystemTime::now(), Duration::from_secs(10), 2_000, Shape::Program, &mut Numbers::new(1));
+    native.series[0].labels.remove("runtime");
+    for sample in &mut native.series[0].samples {
+        sample.labels = jvmprof_daemon::profile::model::SampleLabels::default();
+    }
+    let url = write(&native, &folder.path().join("native.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let is_shown = "document.querySelector('.activity').checkVisibility()";
+    assert_eq!(browser.evaluate(is_shown), false);
+    let cpu = busy_jvm(SystemTime::now(), Duration::from_secs(10), 2_000, &mut Numbers::new(1));
+    let mut waits = cpu.clone();
+    waits.event = jvmprof_daemon::event_type::EventType::OffCpu;
+    let url = write_all(&[cpu, waits], &folder.path().join("both.html"));
+    visit(&mut browser, &url);
+    assert_eq!(browser.evaluate(is_shown), true);
+    browser.open("about:blank");
+    visit(&mut browser, &format!("{url}#type=off_cpu"));
+    assert_eq!(browser.evaluate(is_shown), false);
+    assert_eq!(browser.complaints, [""; 0]);
+}

@@ -1,0 +1,97 @@
+//! Contexts of threads: each sample has the trace of the request that it interrupted. Needs root,
+//! gcc and musl-gcc.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::thread_context::{
+    WITH_LABELS, WRITER, are_of_request, gcc, process_context, samples_of, samples_of_pprof,
+};
+use crate::support::{Workload, record_json, scratch};
+
+const REQUESTS: &str = "record/thread_context_requests.c";
+
+/// How a program is built: the flags of the library that publishes contexts, if that isn't a part
+/// of the program; if it is loaded while the program runs; the compiler.
+type Build<'a> = (&'a str, Option<&'a [&'a str]>, bool, &'a str);
+
+/// Returns the program and its library.
+fn build((_, library_flags, is_loaded, compiler): Build<'_>, folder: &Path) -> [PathBuf; 2] {
+    let [program, library] = ["requests", "libwriter.so"].map(|name| folder.join(name));
+    let path = folder.to_str().expect("a path in UTF-8");
+    let rpath = format!("-Wl,-rpath,{path}");
+    if let Some(flags) = library_flags {
+        gcc(compiler, &library, &[WRITER], &[&["-shared", "-fPIC"], flags].concat());
+    }
+    match (library_flags, is_loaded) {
+        (None, _) => gcc(compiler, &program, &[REQUESTS, WRITER], &["-rdynamic"]),
+        (_, true) => gcc(compiler, &program, &[REQUESTS], &["-DLOADED", "-ldl"]),
+        (_, false) => gcc(compiler, &program, &[REQUESTS], &["-L", path, &rpath, "-lwriter"]),
+    }
+    [program, library]
+}
+
+#[test]
+fn each_sample_has_the_trace_of_its_request_however_the_variable_is_accessed() {
+    let builds: [Build<'_>; 7] = [
+        ("in the program", None, false, "gcc"),
+        ("linked library", Some(&[]), false, "gcc"),
+        ("loaded library", Some(&[]), true, "gcc"),
+        ("linked library with descriptors", Some(&["-mtls-dialect=gnu2"]), false, "gcc"),
+        ("loaded library with descriptors", Some(&["-mtls-dialect=gnu2"]), true, "gcc"),
+        ("linked library, initial-exec", Some(&["-ftls-model=initial-exec"]), false, "gcc"),
+        ("loaded library, musl", Some(&[]), true, "musl-gcc"),
+    ];
+    let folders = builds.map(|_| scratch());
+    let built: Vec<[PathBuf; 2]> =
+        builds.into_iter().zip(&folders).map(|(how, folder)| build(how, folder.path())).collect();
+    let [context, of_another_schema] = ["tlsdesc_v1_dev", "nodejs_v1"].map(process_context);
+    let load = |[program, library]: &'_ [PathBuf; 2], context| {
+        (program.clone(), vec![context, library.to_str().expect("a path in UTF-8").to_owned()])
+    };
+    let mut loads: Vec<_> = built.iter().map(|files| load(files, context.clone())).collect();
+    loads.push(load(&built[0], of_another_schema));
+    let loads: Vec<_> = loads
+        .iter()
+        .map(|(program, arguments)| (program.as_path(), arguments.iter().map(String::as_str).collect()))
+        .collect();
+    let mut samples = samples_of(&loads, &WITH_LABELS);
+    let of_another_schema = samples.pop().expect("the last program's");
+    assert!(!of_another_schema.is_empty() && of_another_schema.iter().all(|(_, labels)| labels.is_empty()));
+    for ((name, ..), samples) in builds.into_iter().zip(samples) {
+        let wrong: Vec<_> =
+            samples.iter().filter(|(number, labels)| !are_of_request(*number, labels)).collect();
+        assert!(wrong.is_empty(), "{name}: {} of {} wrong: {:?}", wrong.len(), samples.len(), wrong[0]);
+        let requests: BTreeSet<usize> = samples.iter().map(|(number, _)| *number).collect();
+        assert_eq!(requests.len(), 8, "{name}: each has a trace of its own: {requests:?}");
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_ever_is_known_while_it_does() {
+    let dir = scratch();
+    let (program, output) = (dir.path().join("waits"), dir.path().join("waits.pb.gz"));
+    gcc("gcc", &program, &["record/thread_context_wait.c", WRITER], &["-rdynamic"]);
+    let load = Workload::start(&program, &[&process_context("tlsdesc_v1_dev")]);
+    let (pid, path) = (load.pid().to_string(), output.to_str().expect("a path in UTF-8"));
+    record_json(&["-e", "offcpu", "--thread-context", "-d", "4s", "-p", &pid, "-o", path]);
+    let samples = samples_of_pprof(&fs::read(&output).expect("written"));
+    assert!(!samples.is_empty(), "the thread is seen while it waits");
+    for (number, labels) in &samples {
+        let id = |name: &str| labels.get(name).map(String::as_str);
+        let ids = (id("trace_id"), id("span_id"));
+        let expected = ("a3".repeat(16), "13".repeat(8));
+        assert_eq!((*number, ids), (3, (Some(&*expected.0), Some(&*expected.1))), "{labels:?}");
+    }
+}
+
+#[test]
+fn samples_have_no_labels_of_requests_unless_asked() {
+    let dir = scratch();
+    let [program, _] = build(("in the program", None, false, "gcc"), dir.path());
+    let context = process_context("tlsdesc_v1_dev");
+    let samples = samples_of(&[(&program, vec![&context])], &[]);
+    assert!(!samples[0].is_empty());
+    assert!(samples[0].iter().all(|(_, labels)| labels.is_empty()), "{samples:?}");
+}

@@ -1,0 +1,124 @@
+//! Programs that publish which request their threads work on, and the labels that samples have of
+//! it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
+use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue};
+use prost::Message as _;
+
+use super::{Workload, jvmprof, scratch, signal};
+
+/// What publishes contexts: a part of a program, or a library.
+pub(crate) const WRITER: &str = "support/thread_context/writer.c";
+
+/// Flags of a daemon that labels samples with their requests.
+pub(crate) const WITH_LABELS: [&str; 3] = ["--thread-context", "--thread-context-attributes", "http.route"];
+
+/// The process context of these programs: how their threads publish contexts, and the names of
+/// attributes, in hexadecimal digits.
+pub(crate) fn process_context(schema: &str) -> String {
+    let text = |text: &str| AnyValue { value: Some(Value::StringValue(text.to_owned())) };
+    let keys = ["http.request.method", "http.route"].map(text).to_vec();
+    let keys = AnyValue { value: Some(Value::ArrayValue(ArrayValue { values: keys })) };
+    let attributes = [("threadlocal.schema_version", text(schema)), ("threadlocal.attribute_key_map", keys)];
+    let mut payload = Vec::new();
+    for (key, value) in attributes {
+        let attribute = KeyValue { key: key.to_owned(), value: Some(value), ..KeyValue::default() };
+        let bytes = attribute.encode_to_vec();
+        payload.extend([0x12, u8::try_from(bytes.len()).expect("a short attribute")]);
+        payload.extend(bytes);
+    }
+    payload.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Compiles files of the tests' folder.
+pub(crate) fn gcc(compiler: &str, output: &Path, files: &[&str], flags: &[&str]) {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let mut gcc = Command::new(compiler);
+    gcc.args(["-O2", "-fno-optimize-sibling-calls", "-pthread", "-o"]).arg(output);
+    gcc.args(files.iter().map(|file| programs.join(file))).args(flags);
+    let status = gcc.status().unwrap_or_else(|error| panic!("this test runs {compiler}: {error}"));
+    assert!(status.success(), "{compiler} {files:?} {flags:?}");
+}
+
+/// A sample's request by its stack, and its labels.
+pub(crate) type LabelledSample = (usize, BTreeMap<String, String>);
+
+/// A program with its arguments.
+pub(crate) type Load<'a> = (&'a Path, Vec<&'a str>);
+
+/// Profiles of a process, two seconds each, in which its context may not have been found yet.
+const SKIPPED: usize = 3;
+/// Longest time until there are more, on a machine that is busy with other things.
+const LONGEST_WAIT: Duration = Duration::from_mins(2);
+
+fn of_process(pid: u32) -> [Matcher; 2] {
+    [Matcher::equal("__name__", "process_cpu"), Matcher::equal("pid", pid.to_string())]
+}
+
+/// Samples programs, and returns of each the samples that have a request on their stack, once its
+/// context was found.
+pub(crate) fn samples_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Vec<LabelledSample>> {
+    let dir = scratch();
+    let store = dir.path().join("store");
+    let loads: Vec<Workload> =
+        loads.iter().map(|(program, arguments)| Workload::start(program, arguments)).collect();
+    let mut daemon = jvmprof();
+    daemon.args(["daemon", "--push-interval", "2s", "-F", "499", "--local-store-directory"]).arg(&store);
+    let mut daemon = daemon.args(options).spawn().expect("the binary runs");
+    let has_enough = |store: &Store| {
+        loads.iter().all(|load| store.profiles(TimeRange::ALL, &of_process(load.pid())).len() > SKIPPED + 1)
+    };
+    let deadline = Instant::now() + LONGEST_WAIT;
+    while !Store::open_for_reading(&store).is_ok_and(|store| has_enough(&store)) {
+        assert!(Instant::now() < deadline, "the daemon has stored nothing of some of the programs");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    signal(daemon.id(), "TERM");
+    assert!(daemon.wait().expect("it ends").success());
+    let store = Store::open_for_reading(&store).expect("it was made");
+    loads.iter().map(|load| samples_of_process(&store, load.pid())).collect()
+}
+
+fn samples_of_process(store: &Store, pid: u32) -> Vec<LabelledSample> {
+    let profiles = store.profiles(TimeRange::ALL, &of_process(pid));
+    let mut samples = Vec::new();
+    for profile in profiles.iter().skip(SKIPPED) {
+        samples.extend(samples_of_pprof(&store.read(profile).expect("stored")));
+    }
+    samples
+}
+
+/// Returns the samples of a profile that have a request on their stack.
+pub(crate) fn samples_of_pprof(bytes: &[u8]) -> Vec<LabelledSample> {
+    let pprof = decode(bytes, DecodeLimits::default()).expect("pprof");
+    let text = |at: i64| pprof.string_table[at as usize].clone();
+    let mut samples = Vec::new();
+    for sample in &pprof.sample {
+        let request = sample.location_id.iter().find_map(|id| {
+            let location = pprof.location.iter().find(|it| it.id == *id)?;
+            let function = location.line.first()?.function_id;
+            let function = pprof.function.iter().find(|it| it.id == function)?;
+            text(function.name).rsplit_once("request_")?.1.parse().ok()
+        });
+        let labels = sample.label.iter().map(|it| (text(it.key), text(it.str))).collect();
+        samples.extend(request.map(|request| (request, labels)));
+    }
+    samples
+}
+
+/// Returns true if the labels are those of the request of this number.
+pub(crate) fn are_of_request(number: usize, labels: &BTreeMap<String, String>) -> bool {
+    let expected = [
+        ("http_route", format!("/route/{number}")),
+        ("span_id", format!("{:02x}", 0x10 + number).repeat(8)),
+        ("trace_id", format!("{:02x}", 0xa0 + number).repeat(16)),
+    ];
+    labels.iter().map(|(name, value)| (name.as_str(), value.clone())).eq(expected)
+}

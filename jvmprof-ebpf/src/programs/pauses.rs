@@ -1,0 +1,128 @@
+//! Pauses of JVMs: the uprobes `pause_begin`, `pause_reached` and `pause_end`, all of them run by a
+//! JVM's VM thread. The second one says that samples from now on fall in a pause, the last one
+//! reports it whole.
+
+use aya_ebpf::{
+    EbpfContext,
+    helpers::{bpf_get_current_task, bpf_ktime_get_ns},
+    macros::{map, uprobe},
+    maps::HashMap,
+    programs::ProbeContext,
+};
+use jvmprof_common::{
+    address::Avma,
+    pause::{CAUSE_BYTES, NO_CAUSE, NO_CAUSE_BITS, NO_OPERATION, PAUSE_MAGIC, PauseRecord, PausedJvm},
+};
+
+use crate::{emit::emit_pause, task::Task, user_memory};
+
+/// The daemon sets its size.
+#[map]
+static PAUSED_JVMS: HashMap<u32, PausedJvm> = HashMap::with_max_entries(1, 0);
+
+/// `RuntimeService::record_safepoint_begin`: threads are going to be stopped.
+#[uprobe]
+fn pause_begin(ctx: ProbeContext) -> u32 {
+    if let Some(jvm) = jvm_of(&ctx) {
+        jvm.operation = current_operation(jvm.operation_at);
+        jvm.collections = collections(jvm.collections_at);
+        jvm.reached_ns = 0;
+        jvm.began_ns = now();
+    }
+    0
+}
+
+/// `RuntimeService::record_safepoint_synchronized`: all threads have stopped.
+#[uprobe]
+fn pause_reached(ctx: ProbeContext) -> u32 {
+    // One that began before the JVM was followed isn't known whole.
+    if let Some(jvm) = jvm_of(&ctx).filter(|jvm| jvm.began_ns != 0) {
+        jvm.reached_ns = now();
+        // Without it samples of the pause miss their label; the pause itself is told when it ends.
+        emit_pause(&record(&ctx, jvm, jvm.reached_ns));
+    }
+    0
+}
+
+/// `RuntimeService::record_safepoint_end`: the threads go on.
+#[uprobe]
+fn pause_end(ctx: ProbeContext) -> u32 {
+    let Some(jvm) = jvm_of(&ctx).filter(|jvm| jvm.reached_ns != 0) else { return 0 };
+    let mut record = record(&ctx, jvm, now());
+    record.is_over = 1;
+    if collections(jvm.collections_at) != jvm.collections {
+        read_cause(jvm, &mut record.cause);
+    }
+    jvm.began_ns = 0;
+    jvm.reached_ns = 0;
+    jvm.taken += 1;
+    if !emit_pause(&record) {
+        jvm.lost += 1;
+    }
+    0
+}
+
+/// Returns the JVM that runs, if it is followed.
+#[inline(always)]
+fn jvm_of<'a>(ctx: &ProbeContext) -> Option<&'a mut PausedJvm> {
+    let jvm = PAUSED_JVMS.get_ptr_mut(ctx.tgid())?;
+    // SAFETY: the map lends a valid pointer, and only one thread of a JVM comes here.
+    let jvm = unsafe { &mut *jvm };
+    // SAFETY: no arguments; the helper returns the current task.
+    let task = Task(unsafe { bpf_get_current_task() });
+    // An earlier process may have had the id.
+    if task.process_start().unwrap_or(0) == jvm.start_ns { Some(jvm) } else { None }
+}
+
+#[inline(always)]
+fn record(ctx: &ProbeContext, jvm: &PausedJvm, time_ns: u64) -> PauseRecord {
+    PauseRecord {
+        magic: PAUSE_MAGIC,
+        time_ns,
+        start_ns: jvm.start_ns,
+        pid: ctx.tgid(),
+        is_over: 0,
+        began_ns: jvm.began_ns,
+        reached_ns: jvm.reached_ns,
+        operation: jvm.operation,
+        cause: [0; CAUSE_BYTES / 8],
+    }
+}
+
+/// Returns [`PauseRecord::operation`].
+#[inline(always)]
+fn current_operation(at: u64) -> u64 {
+    if at == 0 {
+        return 0;
+    }
+    match user_memory::read_word(Avma(at)) {
+        Some(0) => NO_OPERATION,
+        Some(operation) => user_memory::read_word(Avma(operation)).unwrap_or(0),
+        None => 0,
+    }
+}
+
+/// Returns how many collections have begun; 0 where that isn't known.
+#[inline(always)]
+fn collections(at: u64) -> u64 {
+    if at == 0 { 0 } else { user_memory::read_word(Avma(at)).unwrap_or(0) & 0xffff_ffff }
+}
+
+/// Reads the cause of the collection that is under way, which goes on beside the threads after the
+/// pause, or else of the last one, which the pause was.
+#[inline(always)]
+fn read_cause(jvm: &PausedJvm, cause: &mut [u64; CAUSE_BYTES / 8]) {
+    let Some(first) = user_memory::read_word(Avma(jvm.cause_at)) else { return };
+    let at = if first & NO_CAUSE_BITS == NO_CAUSE { jvm.last_cause_at } else { jvm.cause_at };
+    // SAFETY: the words are as long.
+    let bytes = unsafe { &mut *cause.as_mut_ptr().cast::<[u8; CAUSE_BYTES]>() };
+    if !user_memory::read(Avma(at), bytes) {
+        *cause = [0; CAUSE_BYTES / 8];
+    }
+}
+
+#[inline(always)]
+fn now() -> u64 {
+    // SAFETY: helper without arguments.
+    unsafe { bpf_ktime_get_ns() }
+}
