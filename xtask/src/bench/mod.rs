@@ -39,12 +39,28 @@ pub(crate) struct BenchArgs {
     /// running JVM
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "json"], value_name = "OLD")]
     compare: Option<PathBuf>,
-    /// Measure only how much slower a JVM of some seconds is while the host is profiled
+    /// Measure only how much slower programs of some seconds are while the host is profiled
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "json"])]
     slowdown: bool,
-    /// Pairs of runs without and with the profiler, at each frequency
+    /// Rounds, in each of which a program runs once alone and once beside each profiler
     #[arg(long, default_value_t = 20, requires = "slowdown", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
+    /// Programs that are slowed down
+    #[arg(
+        long,
+        requires = "slowdown",
+        value_delimiter = ',',
+        default_value = "compute",
+        value_name = "KIND"
+    )]
+    workloads: Vec<slowdown::Workload>,
+    /// Command of another profiler of the whole host, its words separated by spaces, in the same
+    /// rounds (repeatable)
+    #[arg(long = "peer", requires = "slowdown", value_name = "COMMAND")]
+    peers: Vec<String>,
+    /// The library of async-profiler, as an agent of the JVM in the same rounds
+    #[arg(long, requires = "slowdown", value_name = "LIBRARY")]
+    async_profiler: Option<PathBuf>,
     /// Measurements of each program at each frequency
     #[arg(long, default_value_t = 5, requires = "compare", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -163,7 +179,7 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
         return alternate::compare(&jvmprof, args.profile_bee.as_deref(), &folder);
     }
     if args.slowdown {
-        return slowdown::measure(&jvmprof, args.pairs, &folder);
+        return slowdown::measure(args, &jvmprof, &folder);
     }
     if let Some(old) = &args.compare {
         return by_turns::compare(old, &jvmprof, args.seconds, args.rounds, &folder);
