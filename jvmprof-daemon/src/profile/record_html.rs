@@ -102,16 +102,26 @@ pub(super) struct RecordedType {
     pub(super) sides: Option<[ComparedSide; 2]>,
 }
 
+/// What has a node of its own above its stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StackGroups {
+    /// Processes, where there are several.
+    Processes,
+    /// Threads, by the labels `thread_name` and `thread_id`.
+    Threads,
+}
+
 /// Writes the batches, each of an event, as a page on which one chooses what is counted.
 ///
-/// Where several processes were recorded, each has a node above its stacks. `pauses`: those of
-/// JVMs, if they were followed.
+/// Where several processes were recorded, each has a node above its stacks; so has each thread, if
+/// `groups` says so. `pauses`: those of JVMs, if they were followed.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn write_html(
     batches: &[Batch],
     pauses: &[PauseLane],
+    groups: StackGroups,
     title: &RecordingTitle,
     out: &mut impl Write,
 ) -> Result<(), HtmlError> {
@@ -120,7 +130,7 @@ pub fn write_html(
     for batch in batches {
         let mut add = |name: &str, unit, number: Option<SampleNumber>| {
             if let Some(number) = number {
-                let (tree, times_of_tree) = tree(batch, number, has_several);
+                let (tree, times_of_tree) = tree(batch, number, has_several, groups);
                 trees.push(tree);
                 times.push(times_of_tree);
             }
@@ -181,12 +191,30 @@ fn has_several_processes(batches: &[Batch]) -> bool {
     series.map(|series| process(&series.labels)).collect::<BTreeSet<_>>().len() > 1
 }
 
-fn tree(batch: &Batch, number: SampleNumber, has_several: bool) -> (CallTree, SampleTimes) {
+/// Returns what a thread is called above its stacks; `None` where series aren't of threads.
+fn thread(labels: &LabelSet) -> Option<String> {
+    let name = labels.get("thread_name").map_or("", String::as_str);
+    labels.get("thread_id").map(|tid| format!("{name} ({tid})"))
+}
+
+fn tree(
+    batch: &Batch,
+    number: SampleNumber,
+    has_several: bool,
+    groups: StackGroups,
+) -> (CallTree, SampleTimes) {
     let mut builder = TreeBuilder::default();
     if batch.event == EventType::Cpu {
         builder.count_activities();
     }
-    let group = |labels: &LabelSet| if has_several { process(labels) } else { None };
+    let group = |labels: &LabelSet| {
+        let process = if has_several { process(labels) } else { None };
+        let thread = if groups == StackGroups::Threads { thread(labels) } else { None };
+        match (process, thread) {
+            (Some(process), Some(thread)) => Some(format!("{process}: {thread}")),
+            (process, thread) => process.or(thread),
+        }
+    };
     builder.add_batch(batch, number, group);
     let times = builder.sample_times(batch, group, PAGE_NODES);
     (builder.finish(PAGE_NODES), times)
@@ -275,7 +303,7 @@ mod tests {
     fn page(batch: &Batch, title: &str) -> String {
         let title = RecordingTitle { title: title.to_owned(), host: "worker-1".to_owned() };
         let mut out = Vec::new();
-        write_html(std::slice::from_ref(batch), &[], &title, &mut out).unwrap();
+        write_html(std::slice::from_ref(batch), &[], StackGroups::Processes, &title, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -322,13 +350,29 @@ mod tests {
     }
 
     #[test]
+    fn threads_have_a_node_each_where_they_are_to_be_apart() {
+        let mut batch = batch(&["main"], &[("java", "1"), ("java", "2"), ("java", "2")]);
+        for (series, thread) in batch.series.iter_mut().zip(["a", "b", "c"]) {
+            series.labels.insert("thread_name".to_owned(), thread.to_owned());
+            series.labels.insert("thread_id".to_owned(), "7".to_owned());
+        }
+        let tree = |groups| serde_json::to_value(tree(&batch, SampleNumber::Count, true, groups).0).unwrap();
+        let has = |tree: &Value, name: &str| tree["strings"].as_array().unwrap().contains(&name.into());
+        let by_thread = tree(StackGroups::Threads);
+        for name in ["java (1): a (7)", "java (2): b (7)", "java (2): c (7)"] {
+            assert!(has(&by_thread, name), "{by_thread}");
+        }
+        assert!(has(&tree(StackGroups::Processes), "java (2)"));
+    }
+
+    #[test]
     fn a_page_of_two_events_has_what_each_counts() {
         let cpu = batch(&["main"], &[("java", "1"), ("java", "1")]);
         let mut allocation = batch(&["byte[]"], &[("java", "1")]);
         allocation.event = EventType::Allocation;
         let title = RecordingTitle { title: "java".to_owned(), host: String::new() };
         let mut out = Vec::new();
-        write_html(&[cpu, allocation], &[], &title, &mut out).unwrap();
+        write_html(&[cpu, allocation], &[], StackGroups::Processes, &title, &mut out).unwrap();
         let data = data(&String::from_utf8(out).unwrap());
         let types: Vec<_> =
             data["types"].as_array().unwrap().iter().map(|of| (&of["name"], &of["unit"])).collect();

@@ -140,3 +140,53 @@ fn a_recording_says_how_much_of_a_jvm_was_the_collectors_and_the_compilers() {
         assert!(samples("unknown") * 20 < all, "JDK {feature}: {jvm}");
     }
 }
+
+#[test]
+fn threads_are_shown_apart() {
+    for (feature, home) in jdks() {
+        let dir = scratch();
+        let classes = compile_java_for(8, dir.path(), "Busy", BUSY);
+        let arguments = ["-Xmx512m", "-XX:+UseParallelGC", "-cp", classes.to_str().expect("UTF-8"), "Busy"];
+        let jvm = Workload::start(&home.join("bin/java"), &arguments);
+        std::thread::sleep(Duration::from_secs(2));
+        let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+        let (folded, pprof, pid) = (path("x.folded"), path("x.pb.gz"), jvm.pid().to_string());
+        let options = ["--threads", "--java", "-p", &pid, "-d", "4s", "-F", "499"];
+        let summary = record_json(&[&options[..], &["-o", &folded, "-o", &pprof]].concat());
+
+        let threads = summary["threads"].as_array().expect("an array");
+        let value = |thread: &serde_json::Value| thread["value"].as_u64().expect("a number");
+        let tid_of = |name: &str| threads.iter().find(|it| it["name"] == name).expect(name)["tid"].clone();
+        let platform = tid_of("platform");
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/task/{platform}/comm"));
+        assert_eq!(comm.expect("it runs").trim_end(), "platform", "JDK {feature}");
+
+        let folded = std::fs::read_to_string(&folded).expect("it was written");
+        let mut sum = 0;
+        for line in folded.lines() {
+            let (stack, count) = line.rsplit_once(' ').expect("a stack and a count");
+            let (thread, stack) = stack.split_once(';').expect("a thread and frames");
+            assert!(thread.starts_with('[') && thread.contains(" tid="), "JDK {feature}: {line}");
+            let is_java = ["[platform ", "[java ", "[ForkJoinPool"].iter().any(|it| thread.starts_with(it));
+            assert!(is_java || !stack.contains("Busy."), "JDK {feature}: {line}");
+            sum += count.parse::<u64>().expect("a number");
+        }
+        let of_platform = format!("[platform tid={platform}];Busy$$Lambda");
+        assert!(folded.contains(&of_platform), "JDK {feature}: {folded}");
+        let samples_of = |is: &dyn Fn(&str) -> bool| -> u64 {
+            let named = threads.iter().filter(|it| is(it["name"].as_str().expect("a name")));
+            named.map(value).sum()
+        };
+        assert_eq!(sum, samples_of(&|_| true), "JDK {feature}: {threads:?}");
+        assert!(samples_of(&|name| name.starts_with("GC Thread")) > 0, "JDK {feature}: {threads:?}");
+
+        let pprof = decode(&std::fs::read(&pprof).expect("written"), DecodeLimits::default()).expect("pprof");
+        let text = |at: i64| &pprof.string_table[at as usize];
+        let is_of_platform = |sample: &&Sample| {
+            let label = |key: &str| sample.label.iter().find(|label| text(label.key) == key);
+            label("thread_name").is_some_and(|it| text(it.str) == "platform") && label("thread_id").is_some()
+        };
+        let counted: i64 = pprof.sample.iter().filter(is_of_platform).map(|sample| sample.value[0]).sum();
+        assert_eq!(counted as u64, samples_of(&|name| name == "platform"), "JDK {feature}");
+    }
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
-use jvmprof_daemon::profile::record_html::{PauseLane, RecordingTitle, write_html};
+use jvmprof_daemon::profile::record_html::{PauseLane, RecordingTitle, StackGroups, write_html};
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
@@ -28,7 +28,7 @@ pub(crate) fn write_with_pauses(batches: &[Batch], pauses: &[PauseLane], path: &
     let mut file = BufWriter::new(File::create(path).unwrap());
     let title =
         RecordingTitle { title: "java -jar shop.jar (pid 4242)".to_owned(), host: "worker-1".to_owned() };
-    write_html(batches, pauses, &title, &mut file).unwrap();
+    write_html(batches, pauses, StackGroups::Processes, &title, &mut file).unwrap();
     format!("file://{}", path.display())
 }
 

@@ -45,6 +45,7 @@ Examples:
   jvmprof record -e cpu,alloc -p 4711 -d 30s -o x.pb.gz  and what it allocates, by class
   jvmprof record -e offcpu -p 4711 -d 30s -o x.svg       what its threads wait for
   jvmprof record -e wall -p 4711 -d 30s -o x.html        where all time of its threads goes
+  jvmprof record --threads -p 4711 -d 30s -o x.html      each thread by itself
   jvmprof record -d 10s -o host.svg                      the whole host
   jvmprof record -o build.folded -- make -j8             a command, from its first instruction
 
@@ -87,6 +88,11 @@ pub struct RecordArgs {
     /// has all frames; so has the page, whose key `j` shows the same
     #[arg(long)]
     pub java: bool,
+
+    /// Show threads apart: each has a frame at the root of its stacks in .folded, .svg and .html,
+    /// labels `thread_name` and `thread_id` in pprof, and a line in the summary
+    #[arg(long)]
+    pub threads: bool,
 
     /// Print the summary as one JSON object on stdout, or write it to a file, apart from what
     /// COMMAND prints

@@ -10,6 +10,7 @@ mod pause_summary;
 pub mod paused_command;
 mod recording_title;
 mod target_end;
+mod threads;
 pub(super) mod top;
 mod virtual_threads;
 mod wait_summary;
@@ -39,6 +40,7 @@ use crate::own_process::{SelfUsage, cpu_time};
 use crate::pipeline::off_cpu::OffCpuOptions;
 use crate::pipeline::{Counts, Flushed, Pipeline};
 use crate::profile::model::Batch;
+use crate::profile::record_html::StackGroups;
 use allocation_summary::AllocationSummary;
 use hottest_functions::{TopRow, hottest_functions};
 use java_frames::{JavaFrames, ShownBatches};
@@ -48,9 +50,10 @@ use output_files::{OutputFile, SummaryFile};
 use pause_summary::JvmPauseSummary;
 use recording_title::recording_title;
 use target_end::{end_command, have_ended};
+use threads::{THREAD_LABELS, ThreadShare, with_thread_frames};
 use virtual_threads::{VirtualThreadCounts, VirtualThreadSummary};
 use wait_summary::WaitSummary;
-use wall_clock::{THREAD_LABELS, ThreadSpan, WallClock, wall_batch};
+use wall_clock::{ThreadSpan, WallClock, wall_batch};
 use wall_summary::WallSummary;
 
 /// Interval of polls for samples, and their longest duration before signals and time are checked.
@@ -107,8 +110,11 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let filter = (!pids.is_empty()).then(|| pids.clone());
     let sampled = sampled_events(&recorded);
     let mut pipeline_options = options(&args.sampling, filter, native.clone(), &sampled);
-    if recorded.contains(&EventType::Wall) {
+    if args.threads || recorded.contains(&EventType::Wall) {
         pipeline_options.labels.sample_labels = THREAD_LABELS.to_vec();
+        pipeline_options.labels.has_numbered_threads = true;
+    }
+    if recorded.contains(&EventType::Wall) {
         pipeline_options.off_cpu.least_ns = 0;
         pipeline_options.off_cpu.max_inspections = u64::MAX;
     }
@@ -195,6 +201,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let counts = pipeline.counts();
     let batches = recorded_batches(&recorded, &sampled, flushed, spans.as_ref());
     let shown = ShownBatches::new(&batches, args.java);
+    let by_thread = args.threads.then(|| shown.batches.iter().map(with_thread_frames).collect::<Vec<_>>());
+    let drawn = by_thread.as_ref().unwrap_or(&shown.batches);
+    let groups = if args.threads { StackGroups::Threads } else { StackGroups::Processes };
     let pauses = pauses.map(|pauses| JvmPauseSummary::of_jvms(&pauses, &batches, began_ns));
     let lanes = pauses.as_deref().map(JvmPauseSummary::lanes).unwrap_or_default();
     let title = recording_title(&args.command, &targets, &batches);
@@ -202,7 +211,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     // One output that can't be written loses nothing of the others.
     let mut failed = None;
     for output in outputs {
-        match output.write(&batches, &shown.batches, &lanes, &title) {
+        match output.write(&batches, drawn, &lanes, groups, &title) {
             Ok(path) => written.push(path),
             Err(error) => {
                 eprintln!("jvmprof: {error:#}");
@@ -213,6 +222,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let summary = RecordingSummary {
         virtual_threads,
         pauses,
+        threads: args.threads.then(|| ThreadShare::of_batch(&batches[0])),
         ..RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu)
     };
     let text = serde_json::to_string(&summary)? + "\n";
@@ -307,6 +317,9 @@ struct RecordingSummary {
     virtual_threads: Vec<VirtualThreadSummary>,
     /// The JVMs whose CPU time was sampled.
     jvms: Vec<JvmTime>,
+    /// The threads, by what they did of the first of the recorded events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<Vec<ThreadShare>>,
     /// When JVMs stopped their threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pauses: Option<Vec<JvmPauseSummary>>,
@@ -369,6 +382,7 @@ impl RecordingSummary {
             wall: of_event(EventType::Wall).map(WallSummary::new),
             virtual_threads: Vec::new(),
             jvms: of_event(EventType::Cpu).map(JvmTime::of_batch).unwrap_or_default(),
+            threads: None,
             pauses: None,
             outputs,
             duration_ms: u64::try_from(batch.duration.as_millis()).unwrap_or(u64::MAX),
@@ -394,6 +408,7 @@ impl RecordingSummary {
             eprintln!("  {count:>8}  {reason}");
         }
         JvmTime::print(&self.jvms);
+        ThreadShare::print(self.threads.as_deref().unwrap_or_default());
         JvmPauseSummary::print(self.pauses.as_deref().unwrap_or_default());
         if let Some(frames) = self.java_frames.filter(|_| self.samples > 0) {
             frames.print(percent);

@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 use crate::app::errors::UsageError;
 use crate::event_type::EventType;
 use crate::profile::model::Batch;
-use crate::profile::record_html::{PauseLane, RecordingTitle};
+use crate::profile::record_html::{PauseLane, RecordingTitle, StackGroups};
 use crate::profile::{flamegraph_svg, folded_stacks, pprof, record_html};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +100,7 @@ impl OutputFile {
         batches: &[Batch],
         shown: &[Batch],
         pauses: &[PauseLane],
+        groups: StackGroups,
         title: &RecordingTitle,
     ) -> anyhow::Result<PathBuf> {
         let context = || format!("cannot write {}", self.path.display());
@@ -112,9 +113,8 @@ impl OutputFile {
             Format::Svg => {
                 flamegraph_svg::write(batch, &title.to_string(), &mut out).map_err(std::io::Error::other)
             }
-            Format::Html => {
-                record_html::write_html(batches, pauses, title, &mut out).map_err(std::io::Error::other)
-            }
+            Format::Html => record_html::write_html(batches, pauses, groups, title, &mut out)
+                .map_err(std::io::Error::other),
         }
         .and_then(|()| out.flush())
         .with_context(context)?;

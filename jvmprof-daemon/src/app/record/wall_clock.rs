@@ -11,19 +11,12 @@ use std::time::Duration;
 use jvmprof_common::unwind_tables::NS_PER_TICK;
 use nix::time::{ClockId, clock_gettime};
 
+use super::threads::{PID, THREAD_ID, THREAD_NAME};
 use crate::event_type::EventType;
-use crate::pipeline::labels as label_options;
 use crate::pipeline::off_cpu::WAIT_LABEL;
 use crate::profile::model::{
     Batch, Frame, FrameKind, LabelSet, Line, Sample, SampleLabel, SampleLabels, Series,
 };
-
-/// The labels that tell threads apart.
-pub(super) const THREAD_LABELS: [label_options::SampleLabel; 2] =
-    [label_options::SampleLabel::ThreadName, label_options::SampleLabel::ThreadId];
-const PID: &str = "pid";
-const THREAD_ID: &str = "thread_id";
-const THREAD_NAME: &str = "thread_name";
 
 /// The frame of time of which no stack was taken: too short for that.
 const NOT_SAMPLED: &str = "[not sampled]";

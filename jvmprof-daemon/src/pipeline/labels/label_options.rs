@@ -42,6 +42,9 @@ pub struct LabelOptions {
     pub external: BTreeMap<String, String>,
     /// Labels of samples, sorted, each once.
     pub sample_labels: Vec<SampleLabel>,
+    /// Whether names of threads keep their numbers. Else threads that differ by a number have one
+    /// name, so that they make one series.
+    pub has_numbered_threads: bool,
     /// Attributes of processes' resources that are labels, by their names in OpenTelemetry.
     pub resource_labels: Vec<String>,
     pub rules: Vec<RelabelRule>,
@@ -53,6 +56,11 @@ impl LabelOptions {
     /// Returns options with labels of processes only.
     pub fn plain(node: String) -> Self {
         Self { node, ..Self::default() }
+    }
+
+    /// Returns a thread's name as the label has it.
+    pub(super) fn thread_name(&self, name: &str) -> String {
+        if self.has_numbered_threads { without_control_characters(name) } else { folded(name) }
     }
 
     /// Returns the limit of series, and the series of samples beyond it. Rules have kept its
@@ -80,9 +88,13 @@ impl LabelOptions {
     }
 }
 
+fn without_control_characters(name: &str) -> String {
+    name.replace(char::is_control, " ")
+}
+
 /// Folds digits, so that threads that differ by a number have one name: `http-nio-8080-exec-12` is
 /// `http-nio-N-exec-N`.
-pub(super) fn folded(name: &str) -> String {
+fn folded(name: &str) -> String {
     let mut folded = String::with_capacity(name.len());
     let mut in_number = false;
     for char in name.chars() {
@@ -105,6 +117,9 @@ mod tests {
 
     #[test]
     fn numbers_in_names_of_threads_are_folded() {
+        let numbered = LabelOptions { has_numbered_threads: true, ..LabelOptions::default() };
+        assert_eq!(numbered.thread_name("pool-1\n-thread-2"), "pool-1 -thread-2");
+        assert_eq!(LabelOptions::default().thread_name("pool-1\n-thread-2"), "pool-N -thread-N");
         for (name, expected) in [
             ("http-nio-8080-exec-12", "http-nio-N-exec-N"),
             ("GC Thread#0", "GC Thread#N"),

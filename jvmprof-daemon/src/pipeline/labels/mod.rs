@@ -34,7 +34,6 @@ use crate::sampler::{DroppedProcesses, StackSample};
 use crate::symbolize::JvmLabels;
 use container_labels::{ContainerLookup, ProcessContainer};
 use kernel_drops::KernelDrops;
-use label_options::folded;
 
 /// What was decided of samples: whether they are wanted, and under which labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -158,7 +157,9 @@ impl Targets {
         let mut owner = self.owner_of(process, sample.event.event_type());
         for label in &self.options.sample_labels {
             match label {
-                SampleLabel::ThreadName => owner.thread_name = self.names.number(&sample.comm()),
+                SampleLabel::ThreadName => {
+                    owner.thread_name = self.names.number(&self.options.thread_name(&sample.comm()))
+                }
                 SampleLabel::ThreadId => owner.tid = sample.header.tid,
                 SampleLabel::Cpu => owner.cpu = sample.header.cpu,
             }
@@ -440,7 +441,7 @@ struct ThreadNames {
     others: u64,
 }
 
-/// Maximum number of folded names; processes may make up any number of them.
+/// Maximum number of names; processes may make up any number of them.
 const MAX_NAMES: usize = 16_384;
 
 impl Default for ThreadNames {
@@ -452,15 +453,15 @@ impl Default for ThreadNames {
 
 impl ThreadNames {
     fn number(&mut self, name: &str) -> u32 {
-        let mut name = folded(name);
-        if let Some(number) = self.numbers.get(&*name) {
+        if let Some(number) = self.numbers.get(name) {
             return *number;
         }
-        if self.names.len() >= MAX_NAMES {
+        let name: Arc<str> = if self.names.len() < MAX_NAMES {
+            name.into()
+        } else {
             self.others += 1;
-            "[other]".clone_into(&mut name);
-        }
-        let name: Arc<str> = name.into();
+            "[other]".into()
+        };
         *self.numbers.entry(Arc::clone(&name)).or_insert_with(|| {
             self.names.push(name);
             u32::try_from(self.names.len() - 1).unwrap_or(0)

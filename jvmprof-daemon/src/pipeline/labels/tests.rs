@@ -291,7 +291,8 @@ fn labels_of_samples_distinguish_threads() {
     let rule = "{ source_labels = ['thread_name'], regex = 'GC.*', action = 'drop' }";
     let mut targets = targets(&[rule], &[SampleLabel::ThreadName, SampleLabel::Cpu]);
     let mut of = |name: &str, cpu| {
-        let owner = Owner { thread_name: targets.names.number(name), cpu, ..owner(process) };
+        let name = targets.options.thread_name(name);
+        let owner = Owner { thread_name: targets.names.number(&name), cpu, ..owner(process) };
         labels(targets.evaluate_rules(process, None, owner, 1))
     };
     let (first, second) = (of("exec-1", 0).expect("kept"), of("exec-22", 0).expect("kept"));

@@ -107,7 +107,8 @@ fn run_once(workload: &PreparedWorkload, profiler: &Profiler) -> anyhow::Result<
     let status = status.with_context(|| format!("running `{}`", command_line(&command)))?;
     ensure!(status.success(), "`{}` ended with {status}", command_line(&command));
     let (wall, cpu) = (began.elapsed(), cpu_of_children()? - before);
-    let profiler_after = running.as_ref().map(|it| cpu_of(it.pid())).transpose()?;
+    let profiler_after = running.as_ref().map(|it| cpu_of(it.pid())).transpose();
+    let profiler_after = profiler_after.with_context(|| format!("{profiler} has ended: run it by hand"))?;
     let profiler_cpu =
         profiler_after.zip(profiler_before).map_or(Duration::ZERO, |(after, before)| after - before);
     drop(running);
@@ -146,6 +147,8 @@ fn duration(time: TimeVal) -> Duration {
 fn cpu_of(pid: u32) -> anyhow::Result<Duration> {
     let folder = format!("/proc/{pid}/task");
     let mut sum = Duration::ZERO;
+    // A process that has ended and wasn't waited for has a thread without a time.
+    ensure!(Path::new(&format!("/proc/{pid}/exe")).exists(), "process {pid} has ended");
     for thread in std::fs::read_dir(&folder).with_context(|| format!("listing {folder}"))? {
         let path = thread.with_context(|| format!("listing {folder}"))?.path().join("schedstat");
         // A thread that has ended meanwhile took little.

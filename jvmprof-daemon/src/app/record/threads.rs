@@ -1,0 +1,128 @@
+//! Threads apart (`--threads`): a frame at the root of each stack, and the summary's list.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::pipeline::labels as label_options;
+use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Series};
+
+/// The labels that tell threads apart.
+pub(super) const THREAD_LABELS: [label_options::SampleLabel; 2] =
+    [label_options::SampleLabel::ThreadName, label_options::SampleLabel::ThreadId];
+pub(super) const PID: &str = "pid";
+pub(super) const THREAD_ID: &str = "thread_id";
+pub(super) const THREAD_NAME: &str = "thread_name";
+/// Threads that are printed; the rest is in the JSON.
+const PRINTED: usize = 10;
+
+/// What a thread did of one event. Names of the fields are an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct ThreadShare {
+    pub(super) pid: Option<u32>,
+    pub(super) tid: u32,
+    pub(super) name: String,
+    /// Samples of CPU time, bytes of allocation, nanoseconds of other events.
+    pub(super) value: u64,
+}
+
+impl ThreadShare {
+    /// Returns the threads of a profile whose samples have [`THREAD_LABELS`], the one with the most
+    /// first.
+    pub(super) fn of_batch(batch: &Batch) -> Vec<Self> {
+        let mut threads = BTreeMap::<(Option<u32>, u32), Self>::new();
+        for series in &batch.series {
+            let Some((name, tid)) = thread_of(&series.labels) else { continue };
+            let pid = series.labels.get(PID).and_then(|pid| pid.parse().ok());
+            let value = series.samples.iter().fold(0, |sum: u64, it| sum.saturating_add(batch.shown(it)));
+            let thread = Self { pid, tid, name: name.to_owned(), value: 0 };
+            let thread = threads.entry((pid, tid)).or_insert(thread);
+            thread.value = thread.value.saturating_add(value);
+        }
+        let mut threads: Vec<Self> = threads.into_values().collect();
+        threads.sort_by_key(|thread| Reverse(thread.value));
+        threads
+    }
+
+    /// Prints a line for each of the first threads.
+    pub(super) fn print(threads: &[Self]) {
+        let sum = threads.iter().fold(0, |sum: u64, thread| sum.saturating_add(thread.value)).max(1);
+        for thread in &threads[..threads.len().min(PRINTED)] {
+            eprintln!("{:>6.2} %  {}", thread.value as f64 * 100.0 / sum as f64, thread.title());
+        }
+        if threads.len() > PRINTED {
+            eprintln!("          and {} more", threads.len() - PRINTED);
+        }
+    }
+
+    /// `worker-1 (4711 of 4700)`
+    fn title(&self) -> String {
+        let of_process = self.pid.map_or_else(String::new, |pid| format!(" of {pid}"));
+        format!("{} ({}{of_process})", self.name, self.tid)
+    }
+}
+
+/// Returns the batch with a frame of its thread at the root of each stack, named as
+/// async-profiler does: `[worker-1 tid=4711]`.
+pub(super) fn with_thread_frames(batch: &Batch) -> Batch {
+    let series = batch.series.iter().map(|series| {
+        let Some((name, tid)) = thread_of(&series.labels) else { return series.clone() };
+        let lines = vec![Line::named(format!("[{name} tid={tid}]"))];
+        let root = Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines });
+        let below_root = |sample: &Sample| {
+            let frames = sample.frames.iter().chain([&root]).cloned().collect();
+            Sample { frames, ..sample.clone() }
+        };
+        Series { labels: series.labels.clone(), samples: series.samples.iter().map(below_root).collect() }
+    });
+    let Batch { event, start, duration, period, .. } = *batch;
+    Batch { event, start, duration, period, series: series.collect() }
+}
+
+/// Returns the name and the id of a series' thread.
+fn thread_of(labels: &LabelSet) -> Option<(&str, u32)> {
+    let tid = labels.get(THREAD_ID)?.parse().ok()?;
+    Some((labels.get(THREAD_NAME).map_or("", String::as_str), tid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::folded_stacks::{Annotation, lines};
+    use crate::profile::testing::{batch, frame, series};
+
+    fn two_threads() -> Batch {
+        let stack =
+            || vec![frame(FrameKind::Java, "com.acme.Order.total"), frame(FrameKind::Native, "start")];
+        let labels = |name, tid| [(PID, "7"), (THREAD_NAME, name), (THREAD_ID, tid)];
+        batch(vec![
+            series(&labels("worker-1", "8"), vec![(stack(), 2)]),
+            series(&labels("worker-2", "9"), vec![(stack(), 3)]),
+            // The thread has got another name.
+            series(&labels("renamed", "8"), vec![(stack(), 4)]),
+            series(&[(PID, "1")], vec![(stack(), 5)]),
+        ])
+    }
+
+    #[test]
+    fn stacks_begin_with_their_thread() {
+        assert_eq!(
+            lines(&with_thread_frames(&two_threads()), Annotation::Kernel),
+            [
+                "[renamed tid=8];start;com.acme.Order.total 4",
+                "[worker-1 tid=8];start;com.acme.Order.total 2",
+                "[worker-2 tid=9];start;com.acme.Order.total 3",
+                "start;com.acme.Order.total 5",
+            ]
+        );
+    }
+
+    #[test]
+    fn threads_are_listed_by_what_they_did() {
+        let threads = ThreadShare::of_batch(&two_threads());
+        let listed: Vec<_> = threads.iter().map(|thread| (thread.title(), thread.value)).collect();
+        assert_eq!(listed, [("worker-1 (8 of 7)".to_owned(), 6), ("worker-2 (9 of 7)".to_owned(), 3)]);
+    }
+}
