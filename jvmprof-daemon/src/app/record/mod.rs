@@ -1,31 +1,21 @@
 //! `jvmprof record`: profile processes, a command or the whole host into a file, now.
 
-mod allocation_summary;
-mod hottest_functions;
-mod java_frames;
-mod jvm_time;
-mod lock_summary;
 mod output_files;
-mod pause_summary;
 pub mod paused_command;
 mod recording_title;
+mod summary;
 mod target_end;
-mod threads;
 pub(super) mod top;
 mod virtual_threads;
-mod wait_summary;
 mod wall_clock;
-mod wall_summary;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::{EventArg, RecordArgs};
@@ -36,32 +26,26 @@ use super::pipeline_options::options;
 use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
 use crate::event_type::EventType;
-use crate::own_process::{SelfUsage, cpu_time};
+use crate::own_process::cpu_time;
 use crate::pipeline::off_cpu::OffCpuOptions;
-use crate::pipeline::{Counts, Flushed, Pipeline};
+use crate::pipeline::{Flushed, Pipeline};
 use crate::profile::model::Batch;
 use crate::profile::record_html::StackGroups;
-use allocation_summary::AllocationSummary;
-use hottest_functions::{TopRow, hottest_functions};
-use java_frames::{JavaFrames, ShownBatches};
-use jvm_time::JvmTime;
-use lock_summary::LockSummary;
 use output_files::{OutputFile, SummaryFile};
-use pause_summary::JvmPauseSummary;
 use recording_title::recording_title;
+use summary::RecordingSummary;
+use summary::java_frames::ShownBatches;
+use summary::pauses::JvmPauseSummary;
+use summary::threads::{THREAD_LABELS, ThreadShare, with_thread_frames};
 use target_end::{end_command, have_ended};
-use threads::{THREAD_LABELS, ThreadShare, with_thread_frames};
-use virtual_threads::{VirtualThreadCounts, VirtualThreadSummary};
-use wait_summary::WaitSummary;
+use virtual_threads::VirtualThreadCounts;
 use wall_clock::{ThreadSpan, WallClock, wall_batch};
-use wall_summary::WallSummary;
 
 /// Interval of polls for samples, and their longest duration before signals and time are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_LIMIT: Duration = Duration::from_millis(200);
 /// Interval of checks whether the recorded processes run: they cost more than polls.
 const TARGET_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-const TOP_METHODS: usize = 10;
 /// Samples of CPU time per second and CPU where they aren't recorded.
 const FINDING_FREQUENCY: u32 = 19;
 /// Shorter waits for locks aren't profiled, where other waits aren't either, ns.
@@ -219,12 +203,10 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    let summary = RecordingSummary {
-        virtual_threads,
-        pauses,
-        threads: args.threads.then(|| ThreadShare::of_batch(&batches[0])),
-        ..RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu)
-    };
+    let mut summary = RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu);
+    summary.virtual_threads = virtual_threads;
+    summary.pauses = pauses;
+    summary.threads = args.threads.then(|| ThreadShare::of_batch(&batches[0]));
     let text = serde_json::to_string(&summary)? + "\n";
     if let Some(json) = json {
         failed = json.write(&text).inspect_err(|error| eprintln!("jvmprof: {error:#}")).err().or(failed);
@@ -291,152 +273,6 @@ fn recorded_batches(
     batches.extend(spans.and_then(|spans| wall_batch(&batches, spans)));
     batches.retain(|batch| recorded.contains(&batch.event));
     batches
-}
-
-/// The summary at the end of a recording; the fields' names are an interface.
-#[derive(Debug, Serialize)]
-struct RecordingSummary {
-    samples: u64,
-    complete: u64,
-    losses: BTreeMap<String, u64>,
-    kernel: KernelSummary,
-    daemon: DaemonSummary,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    java_frames: Option<JavaFrames>,
-    top: Vec<TopRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    allocation: Option<AllocationSummary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    off_cpu: Option<WaitSummary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lock: Option<LockSummary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wall: Option<WallSummary>,
-    /// The JVMs with virtual threads, where waits were sampled.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    virtual_threads: Vec<VirtualThreadSummary>,
-    /// The JVMs whose CPU time was sampled.
-    jvms: Vec<JvmTime>,
-    /// The threads, by what they did of the first of the recorded events.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    threads: Option<Vec<ThreadShare>>,
-    /// When JVMs stopped their threads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pauses: Option<Vec<JvmPauseSummary>>,
-    outputs: Vec<PathBuf>,
-    duration_ms: u64,
-    clock: &'static str,
-    period_ns: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct KernelSummary {
-    run_time_ns: u64,
-    run_count: u64,
-    /// Samples that the kernel program took.
-    taken: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct DaemonSummary {
-    cpu_ms: f64,
-    startup_cpu_ms: Option<f64>,
-    peak_rss_bytes: u64,
-}
-
-impl RecordingSummary {
-    fn new(
-        batches: &[Batch],
-        shown: &ShownBatches,
-        counts: &Counts,
-        pipeline: &Pipeline,
-        outputs: Vec<PathBuf>,
-        startup_cpu: Option<Duration>,
-    ) -> Self {
-        let (run_time_ns, run_count) = counts.kernel_run_time.unwrap_or((0, 0));
-        let usage = SelfUsage::now();
-        let of_event = |event| batches.iter().find(|batch| batch.event == event);
-        let allocated = of_event(EventType::Allocation);
-        let cpu = shown.batches.iter().find(|batch| batch.event == EventType::Cpu);
-        let batch = &batches[0];
-        let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
-        Self {
-            samples: counts.samples(),
-            complete: counts.whole(),
-            losses: counts.losses(),
-            kernel: KernelSummary {
-                run_time_ns,
-                run_count,
-                taken: counts.sampler.get(jvmprof_common::abi::Counter::Taken),
-            },
-            daemon: DaemonSummary {
-                cpu_ms: milliseconds(usage.cpu),
-                startup_cpu_ms: startup_cpu.map(milliseconds),
-                peak_rss_bytes: usage.peak_rss_bytes,
-            },
-            java_frames: shown.java.filter(|_| cpu.is_some()),
-            top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
-            allocation: allocated.map(|batch| AllocationSummary::new(batch, counts)),
-            off_cpu: of_event(EventType::OffCpu).map(|batch| WaitSummary::new(batch, &counts.off_cpu)),
-            lock: of_event(EventType::Lock).map(LockSummary::new),
-            wall: of_event(EventType::Wall).map(WallSummary::new),
-            virtual_threads: Vec::new(),
-            jvms: of_event(EventType::Cpu).map(JvmTime::of_batch).unwrap_or_default(),
-            threads: None,
-            pauses: None,
-            outputs,
-            duration_ms: u64::try_from(batch.duration.as_millis()).unwrap_or(u64::MAX),
-            clock: pipeline.clock().as_str(),
-            period_ns: batch.period,
-        }
-    }
-
-    fn print(&self) {
-        let percent =
-            |part: u64| if self.samples == 0 { 0.0 } else { part as f64 * 100.0 / self.samples as f64 };
-        eprintln!(
-            "{} samples in {:.1} s by {}, {:.2} % of their stacks whole",
-            self.samples,
-            self.duration_ms as f64 / 1e3,
-            self.clock,
-            percent(self.complete)
-        );
-        if self.samples == 0 {
-            eprintln!("nothing ran: an idle process or host has no samples");
-        }
-        for (reason, count) in &self.losses {
-            eprintln!("  {count:>8}  {reason}");
-        }
-        JvmTime::print(&self.jvms);
-        ThreadShare::print(self.threads.as_deref().unwrap_or_default());
-        JvmPauseSummary::print(self.pauses.as_deref().unwrap_or_default());
-        if let Some(frames) = self.java_frames.filter(|_| self.samples > 0) {
-            frames.print(percent);
-        }
-        if !self.top.is_empty() {
-            eprintln!("    self   total");
-        }
-        for row in &self.top {
-            let line = row.line_text().map_or_else(String::new, |line| format!("  {line}"));
-            eprintln!("{:>6.2} % {:>6.2} %  {}{line}", percent(row.own), percent(row.total), row.name);
-        }
-        if let Some(allocation) = &self.allocation {
-            allocation.print();
-        }
-        if let Some(off_cpu) = &self.off_cpu {
-            off_cpu.print();
-        }
-        VirtualThreadSummary::print(&self.virtual_threads);
-        if let Some(lock) = &self.lock {
-            lock.print();
-        }
-        if let Some(wall) = &self.wall {
-            wall.print();
-        }
-        for path in &self.outputs {
-            eprintln!("wrote {}", path.display());
-        }
-    }
 }
 
 /// The progress bar on a terminal; nothing elsewhere.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jvmprof_common::unwind_tables::NS_PER_TICK;
 use nix::time::{ClockId, clock_gettime};
 
-use super::threads::{PID, THREAD_ID, THREAD_NAME};
+use super::summary::threads::{PID, THREAD_ID, THREAD_NAME};
 use crate::event_type::EventType;
 use crate::pipeline::off_cpu::WAIT_LABEL;
 use crate::profile::model::{

@@ -158,7 +158,7 @@ impl Targets {
         for label in &self.options.sample_labels {
             match label {
                 SampleLabel::ThreadName => {
-                    owner.thread_name = self.names.number(&self.options.thread_name(&sample.comm()))
+                    owner.thread_name = self.names.number(&self.options.thread_name(&sample.comm()));
                 }
                 SampleLabel::ThreadId => owner.tid = sample.header.tid,
                 SampleLabel::Cpu => owner.cpu = sample.header.cpu,

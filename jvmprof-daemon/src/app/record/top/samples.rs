@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::app::record::hottest_functions::{FunctionTable, RowOrder, TopRow};
-use crate::app::record::jvm_time::JvmTime;
+use crate::app::record::summary::hottest_functions::{FunctionTable, RowOrder, TopRow};
+use crate::app::record::summary::jvm_time::JvmTime;
 use crate::pipeline::jvm_totals::jvm_name;
 use crate::profile::java_view::JavaView;
 use crate::profile::model::Batch;

@@ -9,8 +9,8 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 use super::samples::{MAX_PROCESSES, Slice};
 use super::state::TopState;
 use crate::app::pipeline_options::node_name;
-use crate::app::record::hottest_functions::{RowOrder, TopRow};
-use crate::app::record::jvm_time::JvmTime;
+use crate::app::record::summary::hottest_functions::{RowOrder, TopRow};
+use crate::app::record::summary::jvm_time::JvmTime;
 
 /// JVMs that are listed; the others are counted.
 const MAX_JVMS: usize = 6;

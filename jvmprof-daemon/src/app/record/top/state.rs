@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::samples::{Samples, Slice, Sums};
-use crate::app::record::hottest_functions::RowOrder;
+use crate::app::record::summary::hottest_functions::RowOrder;
 
 /// What a key did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

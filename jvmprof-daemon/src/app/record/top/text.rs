@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::samples::{MAX_PROCESSES, Slice};
-use crate::app::record::hottest_functions::RowOrder;
+use crate::app::record::summary::hottest_functions::RowOrder;
 
 /// JVMs first, then the functions with the most samples of their own, as on the screen.
 pub(super) fn table(slice: &Slice, java: bool, limit: usize) -> String {

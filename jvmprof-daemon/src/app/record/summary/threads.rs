@@ -10,28 +10,28 @@ use crate::pipeline::labels as label_options;
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Series};
 
 /// The labels that tell threads apart.
-pub(super) const THREAD_LABELS: [label_options::SampleLabel; 2] =
+pub(in crate::app::record) const THREAD_LABELS: [label_options::SampleLabel; 2] =
     [label_options::SampleLabel::ThreadName, label_options::SampleLabel::ThreadId];
-pub(super) const PID: &str = "pid";
-pub(super) const THREAD_ID: &str = "thread_id";
-pub(super) const THREAD_NAME: &str = "thread_name";
+pub(in crate::app::record) const PID: &str = "pid";
+pub(in crate::app::record) const THREAD_ID: &str = "thread_id";
+pub(in crate::app::record) const THREAD_NAME: &str = "thread_name";
 /// Threads that are printed; the rest is in the JSON.
 const PRINTED: usize = 10;
 
 /// What a thread did of one event. Names of the fields are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct ThreadShare {
-    pub(super) pid: Option<u32>,
-    pub(super) tid: u32,
-    pub(super) name: String,
+pub(in crate::app::record) struct ThreadShare {
+    pub(in crate::app::record) pid: Option<u32>,
+    pub(in crate::app::record) tid: u32,
+    pub(in crate::app::record) name: String,
     /// Samples of CPU time, bytes of allocation, nanoseconds of other events.
-    pub(super) value: u64,
+    pub(in crate::app::record) value: u64,
 }
 
 impl ThreadShare {
     /// Returns the threads of a profile whose samples have [`THREAD_LABELS`], the one with the most
     /// first.
-    pub(super) fn of_batch(batch: &Batch) -> Vec<Self> {
+    pub(in crate::app::record) fn of_batch(batch: &Batch) -> Vec<Self> {
         let mut threads = BTreeMap::<(Option<u32>, u32), Self>::new();
         for series in &batch.series {
             let Some((name, tid)) = thread_of(&series.labels) else { continue };
@@ -47,7 +47,7 @@ impl ThreadShare {
     }
 
     /// Prints a line for each of the first threads.
-    pub(super) fn print(threads: &[Self]) {
+    pub(in crate::app::record) fn print(threads: &[Self]) {
         let sum = threads.iter().fold(0, |sum: u64, thread| sum.saturating_add(thread.value)).max(1);
         for thread in &threads[..threads.len().min(PRINTED)] {
             eprintln!("{:>6.2} %  {}", thread.value as f64 * 100.0 / sum as f64, thread.title());
@@ -66,7 +66,7 @@ impl ThreadShare {
 
 /// Returns the batch with a frame of its thread at the root of each stack, named as
 /// async-profiler does: `[worker-1 tid=4711]`.
-pub(super) fn with_thread_frames(batch: &Batch) -> Batch {
+pub(in crate::app::record) fn with_thread_frames(batch: &Batch) -> Batch {
     let series = batch.series.iter().map(|series| {
         let Some((name, tid)) = thread_of(&series.labels) else { return series.clone() };
         let lines = vec![Line::named(format!("[{name} tid={tid}]"))];

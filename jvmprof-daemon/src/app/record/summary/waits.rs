@@ -11,7 +11,7 @@ use crate::profile::model::{Batch, Sample};
 const ROWS: usize = 14;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct WaitSummary {
+pub(in crate::app::record) struct WaitSummary {
     /// Waits that the profile stands for, and their time.
     waits: u64,
     waited_ns: u64,
@@ -42,7 +42,7 @@ struct WaitRow {
 }
 
 impl WaitSummary {
-    pub(super) fn new(batch: &Batch, counts: &OffCpuCounts) -> Self {
+    pub(in crate::app::record) fn new(batch: &Batch, counts: &OffCpuCounts) -> Self {
         let (mut causes, mut methods) = (Rows::default(), Rows::default());
         let (mut waits, mut waited_ns) = (0, 0);
         let (mut idle_waits, mut idle_ns) = (0, 0);
@@ -79,7 +79,7 @@ impl WaitSummary {
         }
     }
 
-    pub(super) fn print(&self) {
+    pub(in crate::app::record) fn print(&self) {
         eprintln!(
             "{} waited, in {} waits; {} stacks taken; {} in {} waits too short for a profile",
             seconds(self.waited_ns),

@@ -11,7 +11,7 @@ use crate::profile::model::{Batch, Sample};
 const ROWS: usize = 14;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct LockSummary {
+pub(in crate::app::record) struct LockSummary {
     /// Contentions that the profile stands for, and the time that threads waited for locks.
     contentions: u64,
     delay_ns: u64,
@@ -47,7 +47,7 @@ struct Delays<'a> {
 }
 
 impl LockSummary {
-    pub(super) fn new(batch: &Batch) -> Self {
+    pub(in crate::app::record) fn new(batch: &Batch) -> Self {
         let mut locks: HashMap<(&str, &str), Delays<'_>> = HashMap::new();
         for sample in batch.series.iter().flat_map(|series| &series.samples) {
             let delays = locks.entry(lock_and_method(sample)).or_default();
@@ -75,7 +75,7 @@ impl LockSummary {
         Self { contentions, delay_ns, events: batch.samples(), locks }
     }
 
-    pub(super) fn print(&self) {
+    pub(in crate::app::record) fn print(&self) {
         let seconds = |ns: u64| ns as f64 / 1e9;
         eprintln!(
             "{:.1} s of waiting for locks, in {} contentions; {} stacks taken",

@@ -15,17 +15,17 @@ const UNKNOWN: &str = "unknown";
 
 /// The samples of CPU time of one JVM, by the kinds of its threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct JvmTime {
-    pub(super) pid: Option<u32>,
+pub(in crate::app::record) struct JvmTime {
+    pub(in crate::app::record) pid: Option<u32>,
     /// Its main class, else its command.
-    pub(super) name: String,
-    pub(super) samples: u64,
-    pub(super) thread_kinds: BTreeMap<String, u64>,
+    pub(in crate::app::record) name: String,
+    pub(in crate::app::record) samples: u64,
+    pub(in crate::app::record) thread_kinds: BTreeMap<String, u64>,
 }
 
 impl JvmTime {
     /// Returns the JVMs of a profile of CPU time, the one with the most samples first.
-    pub(super) fn of_batch(batch: &Batch) -> Vec<Self> {
+    pub(in crate::app::record) fn of_batch(batch: &Batch) -> Vec<Self> {
         let mut jvms: BTreeMap<String, Self> = BTreeMap::new();
         for series in &batch.series {
             if series.samples.iter().all(|sample| thread_kind_of(sample).is_none()) {
@@ -55,7 +55,7 @@ impl JvmTime {
     }
 
     /// Adds what the same JVM took later.
-    pub(super) fn merge(&mut self, later: &Self) {
+    pub(in crate::app::record) fn merge(&mut self, later: &Self) {
         // Its main class isn't known at once.
         self.name.clone_from(&later.name);
         self.samples += later.samples;
@@ -65,7 +65,7 @@ impl JvmTime {
     }
 
     /// `81.0 % java, 11.0 % gc, 8.0 % compiler`
-    pub(super) fn shares(&self) -> String {
+    pub(in crate::app::record) fn shares(&self) -> String {
         let mut kinds: Vec<_> = self.thread_kinds.iter().collect();
         kinds.sort_by_key(|(_, samples)| std::cmp::Reverse(**samples));
         let share = |samples: u64| samples as f64 * 100.0 / self.samples.max(1) as f64;
@@ -74,7 +74,7 @@ impl JvmTime {
     }
 
     /// Prints a line for each of the first JVMs.
-    pub(super) fn print(jvms: &[Self]) {
+    pub(in crate::app::record) fn print(jvms: &[Self]) {
         for jvm in &jvms[..jvms.len().min(PRINTED)] {
             eprintln!("  {}", jvm.line());
         }

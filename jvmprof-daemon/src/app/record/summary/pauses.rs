@@ -15,7 +15,7 @@ const PRINTED_PAUSES: usize = 3;
 
 /// The pauses of one JVM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct JvmPauseSummary {
+pub(in crate::app::record) struct JvmPauseSummary {
     pid: u32,
     /// Its main class, else its command.
     name: String,
@@ -91,7 +91,7 @@ impl PauseEvent {
 impl JvmPauseSummary {
     /// Returns the JVMs of a recording that began at `start_ns` of `CLOCK_MONOTONIC`, the one that
     /// stopped for longest first.
-    pub(super) fn of_jvms(jvms: &[JvmPauses], batches: &[Batch], start_ns: u64) -> Vec<Self> {
+    pub(in crate::app::record) fn of_jvms(jvms: &[JvmPauses], batches: &[Batch], start_ns: u64) -> Vec<Self> {
         let mut names: HashMap<String, String> = HashMap::new();
         for series in batches.iter().flat_map(|batch| &batch.series) {
             let name = jvm_name(&series.labels);
@@ -120,7 +120,7 @@ impl JvmPauseSummary {
     }
 
     /// Returns the lane of the page's timeline.
-    pub(super) fn lanes(jvms: &[Self]) -> Vec<PauseLane> {
+    pub(in crate::app::record) fn lanes(jvms: &[Self]) -> Vec<PauseLane> {
         let mark = |event: &PauseEvent| PauseMark {
             begin_ms: event.begin_ms,
             to_safepoint_ms: event.to_safepoint_ms,
@@ -139,7 +139,7 @@ impl JvmPauseSummary {
     }
 
     /// Prints the first JVMs with their longest pauses.
-    pub(super) fn print(jvms: &[Self]) {
+    pub(in crate::app::record) fn print(jvms: &[Self]) {
         for jvm in &jvms[..jvms.len().min(PRINTED_JVMS)] {
             eprintln!("  {}", jvm.line());
             for event in jvm.longest() {

@@ -13,7 +13,7 @@ const PRINTED: usize = 14;
 
 /// The time of all threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct WallSummary {
+pub(in crate::app::record) struct WallSummary {
     /// The sum of all threads' time, in ns.
     elapsed_ns: u64,
     /// The thread that did or waited most, without being idle, first.
@@ -34,13 +34,13 @@ struct ThreadSummary {
 }
 
 impl WallSummary {
-    pub(super) fn new(batch: &Batch) -> Self {
+    pub(in crate::app::record) fn new(batch: &Batch) -> Self {
         let mut threads: Vec<ThreadSummary> = batch.series.iter().map(ThreadSummary::new).collect();
         threads.sort_by_key(|thread| Reverse(thread.elapsed_ns - thread.idle_ns));
         Self { elapsed_ns: threads.iter().map(|thread| thread.elapsed_ns).sum(), threads }
     }
 
-    pub(super) fn print(&self) {
+    pub(in crate::app::record) fn print(&self) {
         let shown = &self.threads[..self.threads.len().min(PRINTED)];
         eprintln!(
             "{:.1} s of {} threads; those that were least idle:",

@@ -10,7 +10,7 @@ use crate::profile::model::{Batch, FrameKind, Series};
 
 /// The samples of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct TopRow {
+pub(in crate::app::record) struct TopRow {
     pub name: String,
     /// Samples in which it was the leaf.
     #[serde(rename = "self")]
@@ -24,7 +24,7 @@ pub(super) struct TopRow {
 
 /// A line of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct HottestLine {
+pub(in crate::app::record) struct HottestLine {
     pub file: String,
     pub line: u32,
     /// Samples of the leaf at this line.
@@ -34,7 +34,7 @@ pub(super) struct HottestLine {
 
 impl TopRow {
     /// The hottest line with its share of the function's own samples: `Order.java:57 61 %`.
-    pub(super) fn line_text(&self) -> Option<String> {
+    pub(in crate::app::record) fn line_text(&self) -> Option<String> {
         let HottestLine { file, line, own } = self.line.as_ref()?;
         let file = file.rsplit('/').next().unwrap_or(file);
         Some(format!("{file}:{line} {:.0} %", *own as f64 * 100.0 / self.own.max(1) as f64))
@@ -48,7 +48,7 @@ const OTHERS: &str = "[other functions]";
 
 /// What rows are sorted by: the largest first, names from A on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum RowOrder {
+pub(in crate::app::record) enum RowOrder {
     #[default]
     Own,
     Total,
@@ -80,12 +80,12 @@ impl FunctionCounts {
 
 /// Samples by function, summed up over series and over time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FunctionTable {
+pub(in crate::app::record) struct FunctionTable {
     functions: HashMap<Arc<str>, FunctionCounts>,
 }
 
 impl FunctionTable {
-    pub(super) fn add(&mut self, series: &Series) {
+    pub(in crate::app::record) fn add(&mut self, series: &Series) {
         let mut seen = HashSet::new();
         for sample in &series.samples {
             seen.clear();
@@ -108,7 +108,7 @@ impl FunctionTable {
     }
 
     /// Adds another table's samples.
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(in crate::app::record) fn merge(&mut self, other: &Self) {
         for (name, counts) in &other.functions {
             let is_one_more = self.functions.len() >= MAX_FUNCTIONS && !self.functions.contains_key(name);
             let name = if is_one_more { OTHERS.into() } else { Arc::clone(name) };
@@ -123,7 +123,12 @@ impl FunctionTable {
     }
 
     /// Returns the first rows, at most `limit`, of the functions whose name `is_shown`.
-    pub(super) fn rows(&self, order: RowOrder, limit: usize, is_shown: impl Fn(&str) -> bool) -> Vec<TopRow> {
+    pub(in crate::app::record) fn rows(
+        &self,
+        order: RowOrder,
+        limit: usize,
+        is_shown: impl Fn(&str) -> bool,
+    ) -> Vec<TopRow> {
         let mut hottest: Vec<_> = self.functions.iter().filter(|(name, _)| is_shown(name)).collect();
         hottest.sort_by(|(a_name, a), (b_name, b)| {
             let by_count = match order {
@@ -145,7 +150,7 @@ impl FunctionTable {
 }
 
 /// Returns the functions with the most samples of their own, at most `limit`.
-pub(super) fn hottest_functions(batch: &Batch, limit: usize) -> Vec<TopRow> {
+pub(in crate::app::record) fn hottest_functions(batch: &Batch, limit: usize) -> Vec<TopRow> {
     let mut table = FunctionTable::default();
     batch.series.iter().for_each(|series| table.add(series));
     table.rows(RowOrder::Own, limit, |_| true)

@@ -7,15 +7,15 @@ use crate::profile::java_view::JavaView;
 use crate::profile::model::Batch;
 
 /// Profiles as the summary's table, folded stacks and SVG show them.
-pub(super) struct ShownBatches {
-    pub(super) batches: Vec<Batch>,
+pub(in crate::app::record) struct ShownBatches {
+    pub(in crate::app::record) batches: Vec<Batch>,
     /// `None` where all frames are shown.
-    pub(super) java: Option<JavaFrames>,
+    pub(in crate::app::record) java: Option<JavaFrames>,
 }
 
 /// What Java methods were given of the samples of CPU time. Names of the fields are an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct JavaFrames {
+pub(in crate::app::record) struct JavaFrames {
     /// Samples that ended in the kernel, in native code or in a stub of the JVM, and are counted as
     /// their nearest Java caller's own.
     attributed: u64,
@@ -24,7 +24,7 @@ pub(super) struct JavaFrames {
 }
 
 impl ShownBatches {
-    pub(super) fn new(batches: &[Batch], java: bool) -> Self {
+    pub(in crate::app::record) fn new(batches: &[Batch], java: bool) -> Self {
         if !java {
             return Self { batches: batches.to_vec(), java: None };
         }
@@ -41,7 +41,7 @@ impl ShownBatches {
 
 impl JavaFrames {
     /// Says it, with the share that `percent` makes of a number of samples.
-    pub(super) fn print(self, percent: impl Fn(u64) -> f64) {
+    pub(in crate::app::record) fn print(self, percent: impl Fn(u64) -> f64) {
         eprintln!(
             "Java's frames only: {:.2} % of the samples ended in the kernel, native code or the JVM's stubs, and\n\
              are their nearest Java caller's; {:.2} % have no Java caller",

@@ -12,7 +12,7 @@ use crate::profile::model::{Batch, FrameKind};
 const ROWS: usize = 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct AllocationSummary {
+pub(in crate::app::record) struct AllocationSummary {
     /// Objects and bytes that JVMs have allocated while they were followed.
     objects: u64,
     bytes: u64,
@@ -36,7 +36,7 @@ struct AllocationRow {
 }
 
 impl AllocationSummary {
-    pub(super) fn new(batch: &Batch, counts: &Counts) -> Self {
+    pub(in crate::app::record) fn new(batch: &Batch, counts: &Counts) -> Self {
         let (mut classes, mut methods) = (HashMap::new(), HashMap::new());
         let (run_time_ns, run_count) = counts.probe_run_time.unwrap_or_default();
         let (mut objects, mut bytes) = (0, 0);
@@ -72,7 +72,7 @@ impl AllocationSummary {
         }
     }
 
-    pub(super) fn print(&self) {
+    pub(in crate::app::record) fn print(&self) {
         eprintln!(
             "{} bytes allocated in {} objects, by {} stacks and {} buffers that were counted",
             self.bytes, self.objects, self.events, self.censuses
