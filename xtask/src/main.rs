@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         Task::Zoo(args) => zoo::main(&args),
         Task::Allocation(args) => allocation::main(&args),
         Task::Package(args) => package::main(&args).map(ok),
-        Task::Manifests => package::manifests::main().map(ok),
+        Task::Manifests => package::kubernetes_manifests::main().map(ok),
         Task::Soak(args) => soak::main(&args).map(ok),
         Task::Proto => proto::generate(&proto::committed()).map(ok),
     };

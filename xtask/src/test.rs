@@ -14,7 +14,7 @@ use crate::kernels;
 use crate::paths;
 use crate::run::{command_line, output, require_root, run};
 use crate::setup::build;
-use crate::setup::jdk;
+use crate::setup::installed_jdks;
 use crate::setup::packages;
 use crate::setup::python;
 use crate::setup::test_packages;
@@ -43,7 +43,7 @@ struct Count {
 /// Programs of this machine that tests use.
 #[derive(Debug)]
 struct Setup {
-    jdks: Vec<jdk::InstalledJdk>,
+    jdks: Vec<installed_jdks::InstalledJdk>,
     python: PathBuf,
     packages: PathBuf,
 }
@@ -51,19 +51,23 @@ struct Setup {
 impl Setup {
     fn found() -> Self {
         let python = python::found().unwrap_or_default();
-        Self { jdks: jdk::found(), python, packages: test_packages::folder() }
+        Self { jdks: installed_jdks::found(), python, packages: test_packages::folder() }
     }
 
     /// Installs what is missing.
     fn ensure() -> anyhow::Result<Self> {
         packages::install(packages::FOR_TESTS)?;
-        Ok(Self { jdks: jdk::ensure()?, python: python::ensure()?, packages: test_packages::ensure()? })
+        Ok(Self {
+            jdks: installed_jdks::ensure()?,
+            python: python::ensure()?,
+            packages: test_packages::ensure()?,
+        })
     }
 
     /// Returns the environment variables through which tests get them.
     fn environment(&self) -> [(&'static str, String); 3] {
         [
-            (jdk::TEST_JDKS, jdk::list(&self.jdks)),
+            (installed_jdks::TEST_JDKS, installed_jdks::list(&self.jdks)),
             (python::TEST_PYTHON, self.python.display().to_string()),
             (test_packages::TEST_PACKAGES, self.packages.display().to_string()),
         ]
@@ -289,12 +293,12 @@ fn test_binaries(package: &str) -> anyhow::Result<Vec<String>> {
 }
 
 /// Runs the zoo's short check with an optimized daemon: an unoptimized one can't keep up.
-fn zoo_smoke(jdks: &[jdk::InstalledJdk]) -> anyhow::Result<()> {
+fn zoo_smoke(jdks: &[installed_jdks::InstalledJdk]) -> anyhow::Result<()> {
     zoo::smoke(&needed_jdks(jdks), &build::fast()?)
 }
 
-fn needed_jdks(jdks: &[jdk::InstalledJdk]) -> Vec<jdk::InstalledJdk> {
-    jdks.iter().filter(|jdk| jdk::NEEDED.contains(&jdk.feature)).cloned().collect()
+fn needed_jdks(jdks: &[installed_jdks::InstalledJdk]) -> Vec<installed_jdks::InstalledJdk> {
+    jdks.iter().filter(|jdk| installed_jdks::NEEDED.contains(&jdk.feature)).cloned().collect()
 }
 
 /// Runs a test runner, passes its standard output on, and adds up the results that `read` finds in

@@ -15,7 +15,7 @@ use crate::files;
 use crate::paths;
 use crate::run::command_line;
 use crate::setup::build;
-use crate::setup::jdk;
+use crate::setup::installed_jdks;
 use crate::zoo::{Jdk, JdkRequest};
 use agents::Agent;
 use oracle::{Allocated, HeaderBytes};
@@ -102,7 +102,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// A recording fails, or isn't true.
-pub(crate) fn smoke(jdks: &[jdk::InstalledJdk], jvmprof: &Path) -> anyhow::Result<()> {
+pub(crate) fn smoke(jdks: &[installed_jdks::InstalledJdk], jvmprof: &Path) -> anyhow::Result<()> {
     let mut wrong = Vec::new();
     for jdk in jdks {
         let request = format!("{}={}", jdk.feature, jdk.home.display());
@@ -261,6 +261,6 @@ fn flags(jdk: &Jdk, options: &str) -> anyhow::Result<String> {
 fn compiled() -> anyhow::Result<PathBuf> {
     // Where JDKs with a file system of their own see it, too.
     let folder = paths::zoo_shared().join("allocation");
-    jdk::compile("allocation/Allocations.java", &folder)?;
+    installed_jdks::compile("allocation/Allocations.java", &folder)?;
     Ok(folder)
 }

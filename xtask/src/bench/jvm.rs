@@ -13,7 +13,7 @@ use super::{Load, RecordSummary, number, record};
 use crate::files;
 use crate::paths;
 use crate::run::run;
-use crate::setup::jdk::{self, InstalledJdk};
+use crate::setup::installed_jdks::{self, InstalledJdk};
 
 /// Arguments of the loads; two threads each keep two CPUs busy.
 const LOADS: [&str; 3] = ["mixed", "20", "100"];
@@ -44,7 +44,7 @@ pub(super) fn costs(jvmprof: &Path, seconds: u32, folder: &Path) -> anyhow::Resu
 /// # Errors
 /// There is no JDK, or none has a compiler.
 pub(super) fn prepare(folder: &Path) -> anyhow::Result<InstalledJdk> {
-    let jdks = jdk::found();
+    let jdks = installed_jdks::found();
     let Some(jdk) = jdks.iter().find(|jdk| jdk.feature == 17).or(jdks.first()) else {
         bail!("there is no JDK here (Debian: openjdk-17-jdk-headless)");
     };

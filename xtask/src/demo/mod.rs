@@ -14,7 +14,7 @@ use crate::files;
 use crate::paths;
 use crate::run::{require_root, run};
 use crate::setup::build;
-use crate::setup::jdk::{self, InstalledJdk};
+use crate::setup::installed_jdks::{self, InstalledJdk};
 
 const MAIN_CLASS: &str = "com.acme.shop.Demo";
 
@@ -87,14 +87,14 @@ fn wait_for(children: &mut Children, stop: &Stop, listen: SocketAddr) -> anyhow:
 fn chosen_jdk(args: &DemoArgs) -> anyhow::Result<Option<InstalledJdk>> {
     match &args.jdk {
         Some(home) => {
-            let jdk = jdk::at(home);
+            let jdk = installed_jdks::at(home);
             Ok(Some(
                 jdk.with_context(|| {
                     format!("{} is no JDK: bin/java and release are needed", home.display())
                 })?,
             ))
         }
-        None => Ok(jdk::found().into_iter().next_back()),
+        None => Ok(installed_jdks::found().into_iter().next_back()),
     }
 }
 
@@ -123,6 +123,6 @@ fn start_jvm(children: &mut Children, jdk: &InstalledJdk, folder: &Path) -> anyh
 /// Returns a javac whose classes this JDK can run: its own, else the newest of an older or equal
 /// JDK.
 fn compiler_for(jdk: &InstalledJdk) -> Option<PathBuf> {
-    let older = jdk::found().into_iter().rev().filter(|other| other.feature <= jdk.feature);
+    let older = installed_jdks::found().into_iter().rev().filter(|other| other.feature <= jdk.feature);
     std::iter::once(jdk.clone()).chain(older).find_map(|jdk| jdk.program("javac"))
 }

@@ -20,7 +20,7 @@ use anyhow::{Context as _, bail};
 use crate::files;
 use crate::run::run;
 use crate::setup::build;
-use crate::setup::jdk::{self, InstalledJdk};
+use crate::setup::installed_jdks::{self, InstalledJdk};
 use crate::setup::packages;
 use initramfs::Image;
 use report::evaluate;
@@ -103,9 +103,9 @@ fn check_kernel(kernel: &debian::DebianKernel, line: Line, initramfs: &Path) -> 
 
 fn chosen_jdk(home: Option<&Path>) -> anyhow::Result<InstalledJdk> {
     if let Some(home) = home {
-        return jdk::at(home).with_context(|| format!("{} is no JDK", home.display()));
+        return installed_jdks::at(home).with_context(|| format!("{} is no JDK", home.display()));
     }
-    jdk::ensure()?.into_iter().next().context("no JDK is here")
+    installed_jdks::ensure()?.into_iter().next().context("no JDK is here")
 }
 
 /// Strips debug information: emulated CPUs are slow, and images should be small.
@@ -134,7 +134,7 @@ fn image(jvmprof: &Path, jdk: &InstalledJdk) -> anyhow::Result<PathBuf> {
         image.add_libraries(&library)?;
     }
     let classes = debian::folder().join("classes");
-    jdk::compile("kernels/Chain.java", &classes)?;
+    installed_jdks::compile("kernels/Chain.java", &classes)?;
     image.add_tree(&classes, Path::new(guest::CLASSES), &[])?;
     let archive = debian::folder().join("initramfs.cpio");
     let size = image.write(&archive)?;

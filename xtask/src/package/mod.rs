@@ -3,8 +3,8 @@
 //! upgrades and removes the RPM in a root of its own, and the Debian package on a booted Debian.
 
 mod archive;
+pub(crate) mod kubernetes_manifests;
 mod machine;
-pub(crate) mod manifests;
 mod rpm;
 mod rpm_scripts;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use crate::run::KillOnDrop;
-use crate::setup::jdk;
+use crate::setup::installed_jdks;
 
 /// Some ten milliseconds of work.
 const SHORT_LIVED: &str = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
@@ -25,9 +25,12 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn start(folder: &Path, jvms: u32, processes_per_minute: u32) -> anyhow::Result<Self> {
-        let java = jdk::found().last().and_then(|jdk| jdk.program("java")).context("no JDK is installed")?;
+        let java = installed_jdks::found()
+            .last()
+            .and_then(|jdk| jdk.program("java"))
+            .context("no JDK is installed")?;
         let classes = folder.join("classes");
-        jdk::compile("soak/Worker.java", &classes)?;
+        installed_jdks::compile("soak/Worker.java", &classes)?;
         let stop = Arc::new(AtomicBool::new(false));
         let mut host = Self { jvms: Vec::new(), stop: Arc::clone(&stop), forker: None };
         for _ in 0..jvms {

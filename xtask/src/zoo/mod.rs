@@ -5,13 +5,13 @@ mod class_file;
 mod class_path;
 mod debian_sid;
 mod expected_calls;
-mod jdks;
 mod jvm_upcalls;
 mod matrix_cell;
 mod modes;
 mod profile;
 mod programs;
 mod recorder;
+mod required_jdks;
 mod stack_check;
 #[cfg(test)]
 mod stack_check_tests;
@@ -28,11 +28,11 @@ use anyhow::{Context as _, bail};
 
 use self::class_path::ClassPath;
 use self::expected_calls::Expectations;
-pub(crate) use self::jdks::{Jdk, JdkRequest};
 use self::matrix_cell::MatrixCell;
 use self::modes::{MODES, Mode};
 use self::programs::{Compiled, PROGRAMS};
 use self::recorder::Recorder;
+pub(crate) use self::required_jdks::{Jdk, JdkRequest};
 use self::stack_check::Checker;
 use crate::files;
 use crate::paths;
@@ -94,7 +94,7 @@ pub(crate) struct ZooArgs {
 pub(crate) fn main(args: &ZooArgs) -> anyhow::Result<ExitCode> {
     let zoo = Zoo::new()?;
     let wanted: Vec<JdkRequest> = match args.jdk.is_empty() {
-        true => jdks::ALL.map(JdkRequest::version).into(),
+        true => required_jdks::ALL.map(JdkRequest::version).into(),
         false => args.jdk.clone(),
     };
     let jdks = wanted.iter().map(JdkRequest::ensure).collect::<anyhow::Result<Vec<Jdk>>>()?;
@@ -135,7 +135,10 @@ pub(crate) fn main(args: &ZooArgs) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// A stack is wrong, or a recording fails.
-pub(crate) fn smoke(jdks: &[crate::setup::jdk::InstalledJdk], jvmprof: &Path) -> anyhow::Result<()> {
+pub(crate) fn smoke(
+    jdks: &[crate::setup::installed_jdks::InstalledJdk],
+    jvmprof: &Path,
+) -> anyhow::Result<()> {
     let zoo = Zoo::new()?;
     let modes = ["default", "int", "c1"].map(str::to_owned);
     let programs = ["Known,Elsewhere", "Churn", "Calls,Streams,Throws,Upcalls"].map(str::to_owned);

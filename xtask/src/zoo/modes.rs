@@ -63,7 +63,7 @@ const GRAAL: Mode =
 const AOT_CODE: &[&str] =
     &["-XX:+UnlockDiagnosticVMOptions", "-XX:+AOTAdapterCaching", "-XX:+AOTStubCaching"];
 
-/// All modes. A collector that a JDK lacks is found by [`super::jdks::Jdk::takes`].
+/// All modes. A collector that a JDK lacks is found by [`super::required_jdks::Jdk::takes`].
 pub(super) const MODES: &[Mode] = &[
     mode("default", &[], 8),
     mode("int", &["-Xint"], 8),

@@ -11,7 +11,7 @@ use super::expected_calls::Expectations;
 use crate::files;
 use crate::paths;
 use crate::run::output;
-use crate::setup::jdk;
+use crate::setup::installed_jdks;
 
 /// The programs of `xtask/zoo`, by the names of their classes.
 pub(super) const PROGRAMS: &[&str] = &[
@@ -125,7 +125,7 @@ pub(super) fn expectations() -> anyhow::Result<Expectations> {
 /// There is no `javac`, or it fails.
 pub(super) fn compile() -> anyhow::Result<Compiled> {
     // Later ones warn of releases that they will drop, or have dropped them.
-    let compilers = jdk::found().into_iter().filter(|jdk| (9..=25).contains(&jdk.feature));
+    let compilers = installed_jdks::found().into_iter().filter(|jdk| (9..=25).contains(&jdk.feature));
     let Some((javac, jar)) =
         compilers.filter_map(|jdk| Some((jdk.program("javac")?, jdk.program("jar")?))).next()
     else {
@@ -203,7 +203,7 @@ fn all_sources() -> anyhow::Result<Vec<(PathBuf, String)>> {
 
 /// Compiles the programs for later JDKs, if there is a compiler of one.
 fn compile_late(classes: &Path) -> anyhow::Result<()> {
-    let compilers = jdk::found().into_iter().filter(|jdk| jdk.feature >= 22);
+    let compilers = installed_jdks::found().into_iter().filter(|jdk| jdk.feature >= 22);
     let Some(javac) = compilers.filter_map(|jdk| jdk.program("javac")).next() else {
         eprintln!("no JDK 22 or later with javac here: {LATE} is left out");
         return Ok(());

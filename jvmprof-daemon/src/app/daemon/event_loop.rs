@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::cpu_budget::CpuBudget;
 use super::debug_file_uploads::DebugFileUploads;
-use super::host_choice::HostChoice;
+use super::host_fraction::HostChoice;
 use super::reload::{DaemonState, ReloadedSettings, SighupReloader};
 use super::sinks;
 use super::telemetry::DaemonTelemetry;

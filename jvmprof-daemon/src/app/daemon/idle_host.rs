@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::host_choice::HostChoice;
+use super::host_fraction::HostChoice;
 use super::reload::{DaemonState, ReloadedSettings, SighupReloader};
 use super::sinks;
 use super::telemetry::DaemonTelemetry;

