@@ -11,7 +11,7 @@ use crate::profile::model::LabelSet;
 
 /// A label that differs between samples of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum SampleLabel {
+pub enum ThreadLabel {
     /// The thread's name, digits folded to N
     #[value(name = "thread_name")]
     ThreadName,
@@ -23,7 +23,7 @@ pub enum SampleLabel {
     Cpu,
 }
 
-impl SampleLabel {
+impl ThreadLabel {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::ThreadName => "thread_name",
@@ -41,7 +41,7 @@ pub struct LabelOptions {
     /// Labels of all series.
     pub external: BTreeMap<String, String>,
     /// Labels of samples, sorted, each once.
-    pub sample_labels: Vec<SampleLabel>,
+    pub sample_labels: Vec<ThreadLabel>,
     /// Whether names of threads keep their numbers. Else threads that differ by a number have one
     /// name, so that they make one series.
     pub has_numbered_threads: bool,
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn rules_that_depend_on_single_samples_drop_no_process() {
-        let options = |labels: &[SampleLabel], rules: &[&str]| LabelOptions {
+        let options = |labels: &[ThreadLabel], rules: &[&str]| LabelOptions {
             sample_labels: labels.to_vec(),
             rules: rules.iter().map(|text| RelabelRule::from_str(text).expect("valid")).collect(),
             ..LabelOptions::plain("host".to_owned())
@@ -147,9 +147,9 @@ mod tests {
         let all = [drop, by_thread, equal, map];
         assert_eq!(options(&[], &all).process_rules(), 4);
         for rule in [by_thread, equal, map] {
-            assert_eq!(options(&[SampleLabel::ThreadName], &[drop, rule, drop]).process_rules(), 1, "{rule}");
+            assert_eq!(options(&[ThreadLabel::ThreadName], &[drop, rule, drop]).process_rules(), 1, "{rule}");
         }
-        assert_eq!(options(&[SampleLabel::Cpu], &[drop, by_thread, equal, drop]).process_rules(), 4);
+        assert_eq!(options(&[ThreadLabel::Cpu], &[drop, by_thread, equal, drop]).process_rules(), 4);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use label_options::{LabelOptions, SampleLabel};
+pub use label_options::{LabelOptions, ThreadLabel};
 pub(super) use process_labels::Labels;
 pub use process_labels::label_name;
 pub use process_labels::labels_of;
@@ -157,11 +157,11 @@ impl Targets {
         let mut owner = self.owner_of(process, sample.event.event_type());
         for label in &self.options.sample_labels {
             match label {
-                SampleLabel::ThreadName => {
+                ThreadLabel::ThreadName => {
                     owner.thread_name = self.names.number(&self.options.thread_name(&sample.comm()));
                 }
-                SampleLabel::ThreadId => owner.tid = sample.header.tid,
-                SampleLabel::Cpu => owner.cpu = sample.header.cpu,
+                ThreadLabel::ThreadId => owner.tid = sample.header.tid,
+                ThreadLabel::Cpu => owner.cpu = sample.header.cpu,
             }
         }
         owner
@@ -411,9 +411,9 @@ impl Target {
         let mut labels = self.labels(options, owner.event);
         for label in &options.sample_labels {
             let value = match label {
-                SampleLabel::ThreadName => names.name(owner.thread_name).to_owned(),
-                SampleLabel::ThreadId => owner.tid.to_string(),
-                SampleLabel::Cpu => owner.cpu.to_string(),
+                ThreadLabel::ThreadName => names.name(owner.thread_name).to_owned(),
+                ThreadLabel::ThreadId => owner.tid.to_string(),
+                ThreadLabel::Cpu => owner.cpu.to_string(),
             };
             labels.put(label.name(), &value);
         }

@@ -24,11 +24,11 @@ fn allocated(samples: u64) -> SamplesByEvent {
     SamplesByEvent::of(EventType::Allocation, samples)
 }
 
-fn targets(rules: &[&str], sample_labels: &[SampleLabel]) -> Targets {
+fn targets(rules: &[&str], sample_labels: &[ThreadLabel]) -> Targets {
     Targets::new(options(rules, sample_labels), vec![EventType::Cpu], ContainerLookup::default())
 }
 
-fn options(rules: &[&str], sample_labels: &[SampleLabel]) -> LabelOptions {
+fn options(rules: &[&str], sample_labels: &[ThreadLabel]) -> LabelOptions {
     LabelOptions {
         rules: rules.iter().map(|text| RelabelRule::from_str(text).expect("a valid rule")).collect(),
         sample_labels: sample_labels.to_vec(),
@@ -237,7 +237,7 @@ fn a_process_is_dropped_unseen_unless_its_code_could_change_the_decision() {
     assert_eq!(unwanted.counts().dropped, SamplesByEvent::of(EventType::Cpu, 1));
     // Rules that read labels of single samples are evaluated for each of them.
     let by_thread = "{ source_labels = ['thread_name'], regex = '.*', action = 'drop' }";
-    let mut by_thread = targets(&[by_thread], &[SampleLabel::ThreadName]);
+    let mut by_thread = targets(&[by_thread], &[ThreadLabel::ThreadName]);
     assert!(!by_thread.drops_unseen(process, 1, EventType::Cpu));
     let mut jvm = ProcessTable::default();
     jvm.exec(5_000_000, "java", 0);
@@ -289,7 +289,7 @@ fn labels_of_samples_distinguish_threads() {
     let table = table();
     let process = table.get(std::process::id()).expect("it was added");
     let rule = "{ source_labels = ['thread_name'], regex = 'GC.*', action = 'drop' }";
-    let mut targets = targets(&[rule], &[SampleLabel::ThreadName, SampleLabel::Cpu]);
+    let mut targets = targets(&[rule], &[ThreadLabel::ThreadName, ThreadLabel::Cpu]);
     let mut of = |name: &str, cpu| {
         let name = targets.options.thread_name(name);
         let owner = Owner { thread_name: targets.names.number(&name), cpu, ..owner(process) };

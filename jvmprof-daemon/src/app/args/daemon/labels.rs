@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::app::args::values::attribute_name;
 use crate::config::relabel::{RelabelRule, is_label_name};
-use crate::pipeline::labels::{LabelOptions, SampleLabel};
+use crate::pipeline::labels::{LabelOptions, ThreadLabel};
 
 /// How series are labelled.
 #[derive(Clone, Debug, Args)]
@@ -20,7 +20,7 @@ pub struct LabelArgs {
 
     /// Labels that distinguish samples of one process; each makes series of its own (repeatable)
     #[arg(long, value_name = "LABEL")]
-    pub sample_labels: Vec<SampleLabel>,
+    pub sample_labels: Vec<ThreadLabel>,
 
     /// Attribute of a process's OpenTelemetry resource that is a label of its series: k8s.pod.name
     /// is k8s_pod_name, where there is no such label yet (repeatable)

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::pipeline::labels as label_options;
+use crate::pipeline::labels::ThreadLabel;
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Series};
 
 /// The labels that tell threads apart.
-pub(in crate::app::record) const THREAD_LABELS: [label_options::SampleLabel; 2] =
-    [label_options::SampleLabel::ThreadName, label_options::SampleLabel::ThreadId];
+pub(in crate::app::record) const THREAD_LABELS: [ThreadLabel; 2] =
+    [ThreadLabel::ThreadName, ThreadLabel::ThreadId];
 pub(in crate::app::record) const PID: &str = "pid";
 pub(in crate::app::record) const THREAD_ID: &str = "thread_id";
 pub(in crate::app::record) const THREAD_NAME: &str = "thread_name";
