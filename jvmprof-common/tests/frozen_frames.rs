@@ -260,7 +260,7 @@ fn a_thread_that_continues_has_its_carriers_stack_until_its_frames_are_there() {
 fn a_thread_that_is_about_to_allocate_for_its_frames_is_at_its_entry() {
     // `test rbx, rbx; jne`, with `mov rbx, rax` before it; `sub rsp, rbx; and rsp, -16`.
     for (code, behind) in
-        [(0x75_db85_48, 0), (0x85_48d8_8b48, 0), (0x75_db85_48, 3), (0xf0e4_8348_e32b_48, 0)]
+        [(0x75db_8548, 0), (0x85_48d8_8b48, 0), (0x75db_8548, 3), (0x00f0_e483_48e3_2b48, 0)]
     {
         let (mut words, jvm) = in_stubs(code, behind);
         let mut frozen = FrozenWalk::default();

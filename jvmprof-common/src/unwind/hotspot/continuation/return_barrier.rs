@@ -25,9 +25,9 @@ pub(super) fn is_after_pop(target: &mut impl HotspotTarget, pc: Avma) -> bool {
 
 /// `test rbx, rbx; jne`, after the call that says how much there is to thaw, and `mov rbx, rax` before
 /// it; `sub rsp, rbx; and rsp, -16` behind them.
-const TEST_RBX_JNE: u64 = 0x75_db85_48;
+const TEST_RBX_JNE: u64 = 0x75db_8548;
 const MOV_TEST: u64 = 0x85_48d8_8b48;
-const SUB_RSP_AND: u64 = 0xf0e4_8348_e32b_48;
+const SUB_RSP_AND: u64 = 0x00f0_e483_48e3_2b48;
 
 /// Returns true if a thread that continues may be about to allocate stack: its stack pointer is at
 /// the entry. The barrier has the same instructions, but keeps three words below the entry.
