@@ -194,9 +194,9 @@ fn pass_copy(scratch: &mut Scratch) -> bool {
 /// Words of the youngest frames that [`find_on_stack`] compares.
 const YOUNGEST: usize = 32;
 
-/// Reads [`Scratch::words`], and returns where in them the youngest frame of these words stands, plus
-/// one; 0 if there is none. If it does, the thread may be just being frozen, and what is in the heap
-/// be a copy of what has been walked. A global function, as above.
+/// Reads [`Scratch::words`], and returns where in them the youngest frame of these words stands,
+/// plus one; 0 if there is none. If it does, the thread may be just being frozen, and what is in
+/// the heap a copy of what has been walked. A global function, as above.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn find_on_stack(slot: u64, first: u64, second: u64) -> u64 {

@@ -23,7 +23,7 @@ pub(super) fn is_after_pop(target: &mut impl HotspotTarget, pc: Avma) -> bool {
     code & 0xffff_ffff == POP_RCX_MOV_RDI_R15
 }
 
-/// `test rbx, rbx; jne`, after the call that says how much there is to thaw, and `mov rbx, rax` before
+/// `test rbx, rbx; jne`, after the call that says how much is to be thawed; `mov rbx, rax` before
 /// it; `sub rsp, rbx; and rsp, -16` behind them.
 const TEST_RBX_JNE: u64 = 0x75db_8548;
 const MOV_TEST: u64 = 0x85_48d8_8b48;

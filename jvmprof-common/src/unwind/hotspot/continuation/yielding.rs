@@ -19,7 +19,7 @@ const TO_MOV: [u64; 2] = [43, 31];
 const ADD_POP_RET: u64 = 0xc35d_00c4_8348;
 const ADD_POP_RET_MASK: u64 = 0xffff_00ff_ffff;
 
-/// Bytes from the entry of `doYield` to that instruction, with `vzeroupper` at both ends of the call
+/// Bytes from the entry of `doYield` to that one, with `vzeroupper` at both ends of the call
 /// and without it.
 const FROM_ENTRY: [u64; 2] = [130, 124];
 
