@@ -256,6 +256,26 @@ fn a_thread_that_continues_has_its_carriers_stack_until_its_frames_are_there() {
     assert_eq!(frozen.entry.0, ENTRY);
 }
 
+#[test]
+fn a_thread_that_is_about_to_allocate_for_its_frames_is_at_its_entry() {
+    // `test rbx, rbx; jne`, with `mov rbx, rax` before it; `sub rsp, rbx; and rsp, -16`.
+    for (code, behind) in
+        [(0x75db_8548, 0), (0x85_48d8_8b48, 0), (0x75db_8548, 3), (0x00f0_e483_48e3_2b48, 0)]
+    {
+        let (mut words, jvm) = in_stubs(code, behind);
+        let mut frozen = FrozenWalk::default();
+        let cursor = Cursor::interrupted(STUB, ENTRY, 0);
+        assert_eq!(frozen_frames::enter(&cursor, &mut words, &jvm, &mut frozen), Ok(Avma(0)));
+        assert_eq!(frozen.entry.0, ENTRY);
+        // The barrier keeps three words there.
+        let cursor = Cursor::interrupted(STUB, ENTRY - 24, 0);
+        assert_eq!(
+            frozen_frames::enter(&cursor, &mut words, &jvm, &mut FrozenWalk::default()),
+            Err(Stop::Frozen)
+        );
+    }
+}
+
 /// What was thawed refers to its continuation, too, and returns to generated code: it may look like
 /// an entry.
 #[test]

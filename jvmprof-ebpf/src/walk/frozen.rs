@@ -6,9 +6,13 @@ use aya_ebpf::{
     programs::{PerfEventContext, ProbeContext, RawTracePointContext},
 };
 use jvmprof_common::{
-    abi::{Counter, FRAMES_PER_PROGRAM, MAX_USER_FRAMES, SAMPLE_WORDS, Stop},
+    abi::{Counter, FRAMES_PER_PROGRAM, MAX_FRAME_WORDS, MAX_USER_FRAMES, SAMPLE_WORDS, Stop},
     address::{Avma, StackAddress},
-    unwind::hotspot::continuation::{frozen_frames, stack_chunk},
+    frame::FrameWord,
+    unwind::hotspot::{
+        HotspotTarget as _,
+        continuation::{frozen_frames, stack_chunk},
+    },
 };
 
 use super::{WALKED, cache_lookup, target::frame_target};
@@ -112,15 +116,25 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
             if is_last { stack_chunk::parent(&mut target, jvm, scratch.frozen.chunk) } else { Avma(0) };
         let [first, second, _] = scratch.frame.words;
         if scratch.frozen.at_barrier != 0 {
-            if is_on_stack(scratch.slot.to_argument(), first, second) != 0 {
-                return Err(Stop::Frozen);
+            let found = find_on_stack(scratch.slot.to_argument(), first, second);
+            if found != 0 {
+                let yields = yielding_pc(scratch, found - 1).ok_or(Stop::Frozen)?;
+                let mut target = frame_target!(scratch, copies, None, jvm.code_start);
+                if !target.is_yielding(yields) {
+                    return Err(Stop::Frozen);
+                }
+                scratch.frozen.copied = found - 1;
             }
             scratch.frozen.at_barrier = 0;
             scratch.frames -= 1;
             scratch.used -= STUB_WORDS;
         }
-        cache_lookup::flag_new_code(scratch);
-        scratch.push_frame();
+        if scratch.frozen.copied == 0 {
+            cache_lookup::flag_new_code(scratch);
+            scratch.push_frame();
+        } else if !pass_copy(scratch) || is_last && scratch.frozen.copied != 0 {
+            return Err(Stop::Frozen);
+        }
         if !is_last {
             scratch.cursor = cursor;
             return Ok(());
@@ -145,15 +159,47 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
 
 /// Words of the return barrier's frame.
 const STUB_WORDS: u64 = 2;
-/// Words of the youngest frames that [`is_on_stack`] compares.
+/// Words of a compiled frame.
+const COMPILED_WORDS: u64 = 2;
+
+/// Returns the pc of the compiled frame before this word of the sample.
+#[inline(always)]
+fn yielding_pc(scratch: &mut Scratch, at: u64) -> Option<Avma> {
+    let callee = scratch.barrier_var.opaque(at.wrapping_sub(COMPILED_WORDS)) as usize;
+    let word = FrameWord(scratch.words[callee & (SAMPLE_WORDS - 1)]);
+    let is_compiled = word.code_identity(1, 0) == Some(1);
+    (at >= COMPILED_WORDS && is_compiled).then_some(Avma(word.address()))
+}
+
+/// Passes the current frame if it is the copy of the one that stands in the sample at
+/// [`FrozenWalk::copied`](stack_chunk::FrozenWalk::copied).
+#[inline(always)]
+fn pass_copy(scratch: &mut Scratch) -> bool {
+    let at = scratch.barrier_var.opaque(scratch.frozen.copied) as usize;
+    let count = scratch.frame.count;
+    let mut is_same = true;
+    let mut index = 0;
+    while index < MAX_FRAME_WORDS {
+        let word = scratch.words[(at + index) & (SAMPLE_WORDS - 1)];
+        is_same &= index as u64 >= count || word == scratch.frame.words[index];
+        index += 1;
+    }
+    scratch.frozen.copied += count;
+    if scratch.frozen.copied == scratch.used {
+        scratch.frozen.copied = 0;
+    }
+    is_same && scratch.frozen.copied < scratch.used
+}
+
+/// Words of the youngest frames that [`find_on_stack`] compares.
 const YOUNGEST: usize = 32;
 
-/// Reads [`Scratch::words`], and returns 1 if the frame of these words was walked on the stack
-/// already: the thread is just being frozen, and what is in the heap is a copy of what has been
-/// walked. A global function, as above.
+/// Reads [`Scratch::words`], and returns where in them the youngest frame of these words stands,
+/// plus one; 0 if there is none. If it does, the thread may be just being frozen, and what is in
+/// the heap a copy of what has been walked. A global function, as above.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn is_on_stack(slot: u64, first: u64, second: u64) -> u64 {
+extern "C" fn find_on_stack(slot: u64, first: u64, second: u64) -> u64 {
     let Some(scratch) = scratch::get(ScratchSlot::from_argument(slot)) else {
         return 1;
     };
@@ -165,7 +211,7 @@ extern "C" fn is_on_stack(slot: u64, first: u64, second: u64) -> u64 {
             && scratch.words[at & (SAMPLE_WORDS - 1)] == first
             && scratch.words[(at + 1) & (SAMPLE_WORDS - 1)] == second
         {
-            return 1;
+            return at as u64 + 1;
         }
     }
     0

@@ -71,6 +71,11 @@ macro_rules! hotspot_subprograms {
                 /// Returns the bytes of registers that compiled code keeps below its frame for a
                 /// barrier's call.
                 fn spilled_bytes(pc: Avma) -> u64 = barrier_spills::spilled_bytes, else 0;
+                /// Returns true if this is a pc of `doYield` from the call on that freezes frames.
+                fn is_yielding(pc: Avma) -> bool = yielding::is_yielding, else false;
+                /// Returns the bytes of the continuation's entry on top of what `doYield` returns
+                /// by.
+                fn yielded_entry_bytes(pc: Avma) -> u64 = yielding::entry_bytes, else 0;
             }
             jvm {
                 /// Loads the header of the code blob that holds an address, and returns its kind.

@@ -32,6 +32,9 @@ pub enum Callee {
     Method(Arc<str>),
 }
 
+/// The method by which a virtual thread gets off its carrier.
+const DO_YIELD: &str = "jdk.internal.vm.Continuation.doYield(";
+
 impl Callee {
     /// Returns true if this may be a call of that method:
     /// `com.acme.Order.total(Ljava/util/List;)J`.
@@ -43,6 +46,10 @@ impl Callee {
         match self {
             Self::Anything => true,
             Self::Nothing => false,
+            // By its last instructions a continuation is left, to the caller of its entry.
+            Self::Method(method) if system_name.starts_with(DO_YIELD) => {
+                method.starts_with("enterSpecial(") || method.starts_with("doYield(")
+            }
             Self::Method(method) => {
                 system_name.strip_suffix(&**method).is_some_and(|class| class.ends_with('.'))
             }
@@ -165,5 +172,13 @@ mod tests {
         assert!(called.may_be("java.lang.invoke.LambdaForm$MH.invoke(Ljava/lang/Object;)J"));
         assert!(!Callee::Nothing.may_be("com.acme.Order.total(Ljava/util/List;)J"));
         assert!(Callee::Anything.may_be("com.acme.Order.total(Ljava/util/List;)J"));
+    }
+    #[test]
+    fn a_continuation_is_left_to_the_caller_of_its_entry() {
+        let entry = Callee::Method("enterSpecial(Ljdk/internal/vm/Continuation;ZZ)V".into());
+        assert!(entry.may_be("jdk.internal.vm.Continuation.doYield()I"));
+        assert!(Callee::Method("doYield()I".into()).may_be("jdk.internal.vm.Continuation.doYield()I"));
+        assert!(!Callee::Method("park()V".into()).may_be("jdk.internal.vm.Continuation.doYield()I"));
+        assert!(!entry.may_be("jdk.internal.vm.Continuation.yield0()V"));
     }
 }

@@ -18,7 +18,7 @@ use crate::frame::{FrameWord, compiled_word};
 use crate::jvm::Jvm;
 use crate::unwind::call_instruction::{direct_callee, ends_in_call};
 use frame_layout::{FrameLayout, SavedRbp};
-use instructions::CODE_BEFORE;
+use instructions::{CODE_BEFORE, LoadedCode, word};
 use prologue::PrologueShape;
 
 /// Bytes that an intrinsic pushes, at most.
@@ -188,6 +188,9 @@ pub(super) fn step_leaf(
         if cursor.pc >= built {
             string_indexof::undo_stack_adjustment(cursor, target, jvm, frame_bytes - 8);
         }
+        if frame_bytes == 16 && is_after_yield(target.code()) {
+            cursor.sp += target.yielded_entry_bytes(cursor.pc);
+        }
         let left = built.0.saturating_sub(cursor.pc.0);
         let stub = layout_at_pc::in_static_call_stub(target.code()).map(|distance| cursor.pc - distance);
         if stub.is_some_and(|stub| target.is_direct_call(cursor.sp, stub)) {
@@ -230,6 +233,14 @@ pub(super) fn step_leaf(
     }
     cursor.sp += pushed;
     step_by_layout(cursor, target, layout, pc)
+}
+
+/// Returns true if the loaded code may be one of the last instructions of `doYield`: `mov rbx, [rsp
+/// + disp8]`, `mov [r15 + disp32], rbx`, `add rsp, imm8`.
+#[inline(always)]
+fn is_after_yield(code: &LoadedCode) -> bool {
+    let code = word(code, CODE_BEFORE);
+    code & 0xffff_ffff == 0x245c_8b48 || code & 0xff_ffff == 0x9f_8949 || code & 0xff_ffff == 0xc4_8348
 }
 
 /// Returns true if the return address in `slot` is that of a direct call to `callee`.

@@ -41,17 +41,25 @@ pub fn enter(
     }
     walk.thaw_words = 0;
     walk.thawed_until = StackAddress(0);
+    walk.copied = 0;
     // What the barrier itself has called is at work on the chunks.
     let before = target.read_object(cursor.pc - 8).unwrap_or(0);
     if !cursor.exact && ends_in_call(before) {
         return thawing::enter(cursor, target, jvm, walk);
     }
-    let continues = cursor.exact && return_barrier::is_after_pop(target, cursor.pc);
+    let is_at_entry = cursor.exact
+        && cursor.sp.is_multiple_of(ENTRY_ALIGNMENT)
+        && return_barrier::is_at_entry(target, cursor.pc);
+    let continues = is_at_entry || cursor.exact && return_barrier::is_after_pop(target, cursor.pc);
     if cursor.exact && !continues && !return_barrier::is_before_allocation(target, cursor.pc) {
         return Err(Stop::Frozen);
     }
     let mut entry = (cursor.sp + (ENTRY_ALIGNMENT - 1)).aligned_down(ENTRY_ALIGNMENT);
-    let mut turn = if cursor.exact { MAX_ENTRY_STEPS - INTERRUPTED_STEPS } else { 0 };
+    let mut turn = match cursor.exact {
+        true if is_at_entry => MAX_ENTRY_STEPS - 1,
+        true => MAX_ENTRY_STEPS - INTERRUPTED_STEPS,
+        false => 0,
+    };
     while turn < MAX_ENTRY_STEPS {
         let return_address = target.read_u64(entry + u64::from(bytes) + 8).ok_or(Stop::Frozen)?;
         if jvm.in_code_cache(Avma(return_address)) {

@@ -20,3 +20,4 @@ pub mod frozen_frames;
 pub mod return_barrier;
 pub mod stack_chunk;
 pub mod thawing;
+pub mod yielding;

@@ -11,7 +11,7 @@ use crate::unwind::is_code_address;
 /// `pop rcx; mov rdi, r15`: what the stub begins with by which a thread continues.
 const POP_RCX_MOV_RDI_R15: u64 = 0xff8b_4959;
 /// `mov rsp, [r15 + disp32]`: what the barrier begins with.
-const MOV_RSP_ENTRY: u64 = 0xa7_8b49;
+pub(super) const MOV_RSP_ENTRY: u64 = 0xa7_8b49;
 /// `sub rsp, 16; pop rbp; ret`.
 const SUB_POP_RET: u64 = 0xc35d_10ec_8348;
 
@@ -21,6 +21,23 @@ const SUB_POP_RET: u64 = 0xc35d_10ec_8348;
 pub(super) fn is_after_pop(target: &mut impl HotspotTarget, pc: Avma) -> bool {
     let code = target.read_object(pc - 1).unwrap_or(0);
     code & 0xffff_ffff == POP_RCX_MOV_RDI_R15
+}
+
+/// `test rbx, rbx; jne`, after the call that says how much is to be thawed; `mov rbx, rax` before
+/// it; `sub rsp, rbx; and rsp, -16` behind them.
+const TEST_RBX_JNE: u64 = 0x75db_8548;
+const MOV_TEST: u64 = 0x85_48d8_8b48;
+const SUB_RSP_AND: u64 = 0x00f0_e483_48e3_2b48;
+
+/// Returns true if a thread that continues may be about to allocate stack: its stack pointer is at
+/// the entry. The barrier has the same instructions, but keeps three words below the entry.
+#[inline(always)]
+pub(super) fn is_at_entry(target: &mut impl HotspotTarget, pc: Avma) -> bool {
+    let code = target.read_object(pc).unwrap_or(0);
+    code & 0xffff_ffff == TEST_RBX_JNE
+        || code & 0xff_ffff_ffff == MOV_TEST
+        || code & 0xff_ffff_ffff_ffff == SUB_RSP_AND
+        || target.read_object(pc - 3).unwrap_or(0) & 0xffff_ffff == TEST_RBX_JNE
 }
 
 /// Returns true if the return barrier was interrupted before it allocated stack: at its first

@@ -36,6 +36,9 @@ pub struct FrozenWalk {
     /// The begin of its frames by what the chunk says, while those before it are walked, which have
     /// been thawed; else 0. They are compiled, and end there.
     pub thawed_until: StackAddress,
+    /// Where in the sample the frame stands whose copy in the chunk is walked next, while the JVM
+    /// has frozen frames that are on the stack still; else 0.
+    pub copied: u64,
 }
 
 /// Returns the youngest chunk of the continuation whose `ContinuationEntry` may be here; 0 if it

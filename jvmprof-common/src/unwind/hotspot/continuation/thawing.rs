@@ -7,6 +7,7 @@
 use super::super::{Cursor, HotspotTarget, interpreted_frames};
 use super::coloured_pointers::UNRESOLVED;
 use super::stack_chunk::{ChunkBounds, ENTRY_ALIGNMENT, FrozenWalk, METADATA_BYTES, NOT_COUNTED, first_word};
+use super::yielding;
 use crate::abi::Stop;
 use crate::address::{Avma, StackAddress};
 use crate::jvm::Jvm;
@@ -154,9 +155,28 @@ fn counts_fit(target: &mut impl HotspotTarget, jvm: &Jvm, begin: StackAddress, e
     if left == NOT_COUNTED {
         return false;
     }
+    let own = stack + sp * 8;
     thawed < 2
         || thawed & !1 <= sp
-            && target.find_thawed_frame(jvm, stack + sp * 8, thawed, stack) != StackAddress(0)
+            && (is_copied(target, jvm, own, thawed & !1, entry)
+                || target.find_thawed_frame(jvm, own, thawed, stack) != StackAddress(0))
+}
+
+/// Returns true if exactly so many words before a chunk's own frames were frozen by `doYield`, and
+/// the last return address below this entry may be theirs, which the JVM is about to replace there,
+/// or still that of the stub by which a thread continues.
+#[inline(always)]
+fn is_copied(
+    target: &mut impl HotspotTarget,
+    jvm: &Jvm,
+    own: StackAddress,
+    words: u64,
+    entry: StackAddress,
+) -> bool {
+    let kept = target.read_u64(own - words * 8 - 8).unwrap_or(0);
+    let last = target.read_u64(entry - 8).unwrap_or(0);
+    let is_thawing = target.read_u64(own - 8) == Some(last) || jvm.in_code_cache(Avma(last));
+    is_thawing && jvm.in_code_cache(Avma(kept)) && yielding::is_call(target, Avma(kept))
 }
 
 /// Returns the stack pointer of the interpreted frame that alone was thawed off a chunk, whose
