@@ -7,7 +7,7 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
 #[derive(Debug)]
-pub(super) struct RetryPace {
+pub(in crate::export::delivery) struct RetryPace {
     /// Delays that differ by chance, so that many daemons don't retry at the same time.
     delays: ExponentialBackoff,
     longest: Duration,
@@ -20,7 +20,7 @@ pub(super) struct RetryPace {
 impl RetryPace {
     /// A first request may be retried at once. `delay`: after one that wasn't taken, and up to
     /// twice as long.
-    pub(super) fn new(delay: Duration, now: Instant) -> Self {
+    pub(in crate::export::delivery) fn new(delay: Duration, now: Instant) -> Self {
         let delays = ExponentialBuilder::default().with_jitter().with_min_delay(delay);
         let delays = delays.with_max_delay(delay).without_max_times().build();
         Self { delays, longest: 2 * delay, next: now, under_way: 0, room: 1 }
@@ -28,35 +28,35 @@ impl RetryPace {
 
     /// Returns the time from which the next one may be sent; `None`: not before one of those under
     /// way has ended.
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(in crate::export::delivery) fn next(&self) -> Option<Instant> {
         (self.under_way < self.room).then_some(self.next)
     }
 
-    pub(super) fn begin(&mut self) {
+    pub(in crate::export::delivery) fn begin(&mut self) {
         self.under_way += 1;
     }
 
-    pub(super) fn end(&mut self) {
+    pub(in crate::export::delivery) fn end(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    pub(super) fn note_delivered(&mut self) {
+    pub(in crate::export::delivery) fn note_delivered(&mut self) {
         self.room += 1;
     }
 
     /// A request wasn't taken although the server answers.
-    pub(super) fn note_failure(&mut self, now: Instant) {
+    pub(in crate::export::delivery) fn note_failure(&mut self, now: Instant) {
         self.room = 1;
         self.next = now + self.delays.next().unwrap_or(self.longest);
     }
 
     /// The server takes nothing: those under way are given up, and one is the first again.
-    pub(super) fn restart(&mut self) {
+    pub(in crate::export::delivery) fn restart(&mut self) {
         (self.under_way, self.room) = (0, 1);
     }
 
     /// Sends none before this time.
-    pub(super) fn delay_until(&mut self, until: Instant) {
+    pub(in crate::export::delivery) fn delay_until(&mut self, until: Instant) {
         self.next = until;
     }
 }
