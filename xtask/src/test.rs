@@ -15,6 +15,7 @@ use crate::paths;
 use crate::run::{command_line, output, require_root, run};
 use crate::setup::build;
 use crate::setup::installed_jdks;
+use crate::setup::otel_collector;
 use crate::setup::packages;
 use crate::setup::python;
 use crate::setup::test_packages;
@@ -46,30 +47,31 @@ struct Setup {
     jdks: Vec<installed_jdks::InstalledJdk>,
     python: PathBuf,
     packages: PathBuf,
+    otel_collector: PathBuf,
 }
 
 impl Setup {
     fn found() -> Self {
         let python = python::found().unwrap_or_default();
-        Self { jdks: installed_jdks::found(), python, packages: test_packages::folder() }
+        let (packages, otel_collector) = (test_packages::folder(), otel_collector::path());
+        Self { jdks: installed_jdks::found(), python, packages, otel_collector }
     }
 
     /// Installs what is missing.
     fn ensure() -> anyhow::Result<Self> {
         packages::install(packages::FOR_TESTS)?;
-        Ok(Self {
-            jdks: installed_jdks::ensure()?,
-            python: python::ensure()?,
-            packages: test_packages::ensure()?,
-        })
+        let (jdks, python) = (installed_jdks::ensure()?, python::ensure()?);
+        let (packages, otel_collector) = (test_packages::ensure()?, otel_collector::ensure()?);
+        Ok(Self { jdks, python, packages, otel_collector })
     }
 
     /// Returns the environment variables through which tests get them.
-    fn environment(&self) -> [(&'static str, String); 3] {
+    fn environment(&self) -> [(&'static str, String); 4] {
         [
             (installed_jdks::TEST_JDKS, installed_jdks::list(&self.jdks)),
             (python::TEST_PYTHON, self.python.display().to_string()),
             (test_packages::TEST_PACKAGES, self.packages.display().to_string()),
+            (otel_collector::TEST_OTEL_COLLECTOR, self.otel_collector.display().to_string()),
         ]
     }
 }

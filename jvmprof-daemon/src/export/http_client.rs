@@ -151,16 +151,15 @@ impl HttpClient {
         };
         let timeout = self.options.request_timeout;
         let exchanged: Result<_, HttpError> =
-            tokio::time::timeout(timeout, exchange).await.map_err(|_| PushOutcome::PossiblyLost {
-                code: Code::DeadlineExceeded,
-                message: format!("no answer after {timeout:?}"),
+            tokio::time::timeout(timeout, exchange).await.map_err(|_| {
+                PushOutcome::possibly_lost(Code::DeadlineExceeded, format!("no answer after {timeout:?}"))
             })?;
         exchanged.map_err(|error| {
             let message = causes(&error);
             if error.is_connect() || was_never_processed(&error) {
                 PushOutcome::not_stored(message)
             } else {
-                PushOutcome::PossiblyLost { code: Code::Unavailable, message }
+                PushOutcome::possibly_lost(Code::Unavailable, message)
             }
         })
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod build;
 pub(crate) mod installed_jdks;
+pub(crate) mod otel_collector;
 pub(crate) mod packages;
 pub(crate) mod python;
 pub(crate) mod test_packages;

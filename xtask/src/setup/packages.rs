@@ -32,7 +32,11 @@ pub(crate) const FOR_TESTS: &[Need] = &[
     need("musl-tools", "musl-gcc", "links a C library that has no frame information"),
     Need { package: "libc6-dev", sign: Sign::Package, why: "headers for them" },
     Need { package: "libc6-dbg", sign: Sign::Package, why: "a separate debug file, found by build id" },
-    need("golang", "go", "`go tool pprof` reads our profiles: a reader that isn't ours"),
+    need(
+        "golang",
+        "go",
+        "`go tool pprof` reads our profiles: a reader that isn't ours; builds the OpenTelemetry collector",
+    ),
     need("linux-perf", "perf", "the profiler that sample counts are compared with"),
     need("chromium", "chromium", "opens the collector's page as a person's browser does"),
     need("nodejs", "node", "runs the tests of the page's script, and is profiled"),

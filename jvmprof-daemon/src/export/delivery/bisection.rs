@@ -71,10 +71,7 @@ pub(super) async fn deliver(
             () = &mut deadline => {
                 // It must not be waited for again.
                 has_ended = true;
-                PushOutcome::PossiblyLost {
-                    code: Code::DeadlineExceeded,
-                    message: "the daemon ended before there was an answer".to_owned(),
-                }
+                PushOutcome::possibly_lost(Code::DeadlineExceeded, "the daemon ended before there was an answer".to_owned())
             }
         };
         report.requests += 1;
@@ -99,13 +96,16 @@ pub(super) async fn deliver(
                 }
                 continue;
             }
-            PushOutcome::PossiblyLost { code, message } if !policy.send_again => {
+            PushOutcome::PossiblyLost { code, message, retry_after } if !policy.send_again => {
                 report.problem = Some(format!("{code:?}: {message}"));
+                report.retry_after = retry_after;
                 report.possibly_lost += part.samples_by_event();
                 is_over = true;
                 continue;
             }
-            PushOutcome::PossiblyLost { code, message } => {
+            PushOutcome::PossiblyLost { code, message, retry_after } => {
+                is_over = retry_after.is_some();
+                report.retry_after = retry_after;
                 report.possibly_twice += part.samples_by_event();
                 format!("{code:?}: {message}")
             }

@@ -8,6 +8,11 @@
 //! A slot is a checksum, a length, and an entry as JSON, with its version. Version 1 had slots of 4
 //! KiB and no counts by event: its numbers are read as samples of CPU time, which was all that was
 //! sampled by default. Version 2 had slots of 8 KiB and knew a single record in transit.
+//!
+//! Daemons of earlier versions don't read entries of this one, and begin a sum of their own in the
+//! first slot. So that none of them finds what it had written long ago, what is left of them is
+//! erased as soon as an entry of this version is there. Beside an entry that was written after that
+//! ([`LedgerEntry::is_alone`]), those of an earlier version are later than it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -27,6 +32,8 @@ const SLOT_BYTES: usize = 16_384;
 /// Distance of slots in version 1, a divisor of those since: where an entry may begin.
 const OLD_SLOT_BYTES: usize = 4096;
 const FILE_MODE: u32 = 0o640;
+/// Where entries of earlier versions lie: in slots of 4 or 8 KiB, in place of the first one.
+const EARLIER_BYTES: usize = SLOT_BYTES;
 
 /// The counts of a sink at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +43,8 @@ pub struct LedgerEntry {
     pub(super) version: u32,
     /// Grows with each entry.
     pub(super) sequence: u64,
+    /// No entry of an earlier version was left in the file when this was written.
+    pub(super) is_alone: bool,
     /// All runs before this one.
     pub earlier: DeliveryCounts,
     pub run: DeliveryCounts,
@@ -67,6 +76,8 @@ pub(super) struct Ledger {
     sequence: u64,
     /// Offset of the slot that isn't needed any more.
     next: u64,
+    /// Entries of earlier versions may be left.
+    has_earlier: bool,
 }
 
 impl Ledger {
@@ -97,19 +108,30 @@ impl Ledger {
         let sequence = last.as_ref().map_or(0, |(_, entry)| entry.sequence);
         // Those of the versions before lie in the first one.
         let next = last.as_ref().map_or(0, |(at, _)| if *at < SLOT_BYTES { SLOT_BYTES as u64 } else { 0 });
-        Ok((Self { path, file, sequence, next }, last.map(|(_, entry)| entry)))
+        let has_earlier = entries(&bytes).any(|(_, entry)| entry.version < VERSION);
+        Ok((Self { path, file, sequence, next, has_earlier }, last.map(|(_, entry)| entry)))
     }
 
     pub(super) fn write(&mut self, entry: &LedgerEntry) -> Result<(), SpoolError> {
         self.sequence += 1;
-        let slot = encode(&LedgerEntry { version: VERSION, sequence: self.sequence, ..entry.clone() })
+        let (version, sequence, is_alone) = (VERSION, self.sequence, !self.has_earlier);
+        let slot = encode(&LedgerEntry { version, sequence, is_alone, ..entry.clone() })
             .map_err(|error| SpoolError::io("write", &self.path)(error.into()))?;
         if slot.len() > SLOT_BYTES {
             return Err(SpoolError::io("write", &self.path)(io::ErrorKind::FileTooLarge.into()));
         }
         self.file.write_all_at(&slot, self.next).map_err(SpoolError::io("write", &self.path))?;
+        let from = if self.next == 0 { slot.len() } else { 0 };
         self.next = if self.next == 0 { SLOT_BYTES as u64 } else { 0 };
-        Ok(())
+        if !self.has_earlier {
+            return Ok(());
+        }
+        let erased = self.file.write_all_at(&vec![0; EARLIER_BYTES - from], from as u64);
+        erased.map_err(SpoolError::io("erase earlier entries of", &self.path))?;
+        self.has_earlier = false;
+        // And entries that say so, in both slots: an earlier version would write over the first.
+        self.write(entry)?;
+        self.write(entry)
     }
 }
 
@@ -137,11 +159,18 @@ fn decode(slot: &[u8]) -> Option<LedgerEntry> {
     (entry.version <= VERSION).then_some(entry)
 }
 
+/// The entries that this version can read, and their offsets.
+fn entries(bytes: &[u8]) -> impl Iterator<Item = (usize, LedgerEntry)> {
+    let slots = (0..bytes.len()).step_by(OLD_SLOT_BYTES);
+    slots.filter_map(|at| Some((at, decode(&bytes[at..])?)))
+}
+
 /// The last entry and its offset.
 fn last_entry(bytes: &[u8]) -> Option<(usize, LedgerEntry)> {
-    let slots = (0..bytes.len()).step_by(OLD_SLOT_BYTES);
-    let entries = slots.filter_map(|at| Some((at, decode(&bytes[at..])?)));
-    entries.max_by_key(|(_, entry)| entry.sequence)
+    // An earlier version that came after this one has numbered its entries anew.
+    let came_after = entries(bytes).any(|(_, entry)| entry.is_alone);
+    let is_later = |entry: &LedgerEntry| came_after && entry.version < VERSION;
+    entries(bytes).max_by_key(|(_, entry)| (is_later(entry), entry.sequence))
 }
 
 /// The last entry of the ledger in a spool's folder, whoever writes to it.
@@ -269,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_is_read_as_cpu_time_and_kept_until_the_next_entry_is_there() {
+    fn the_first_version_is_read_as_cpu_time_and_erased_when_the_next_entry_is_there() {
         let dir = tempfile::tempdir().expect("a folder");
         std::fs::write(dir.path().join(NAME), OLD).expect("written");
         let (mut ledger, last) = Ledger::open(dir.path()).expect("opens");
@@ -282,8 +311,7 @@ mod tests {
         assert_eq!((total.handed_over, total.delivered, total.spooled), (cpu(24), cpu(3), cpu(20)));
         assert_eq!((total.losses.refused, total.unaccounted()), (cpu(1), 0));
         ledger.write(&LedgerEntry { taken: both(31), ..last.clone() }).expect("written");
-        let bytes = std::fs::read(dir.path().join(NAME)).expect("readable");
-        assert_eq!(bytes[..OLD.len()], *OLD, "whoever dies while writing has lost nothing");
+        assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(31)));
         for taken_then in 32..36 {
             ledger.write(&LedgerEntry { taken: both(taken_then), ..last.clone() }).expect("written");
             assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(taken_then)));
@@ -303,6 +331,84 @@ mod tests {
         slot.extend(text.bytes());
         let read = decode(&slot).expect("readable");
         assert_eq!((read.in_transit, read.run), (vec![sending], entry().run));
+    }
+
+    /// The slot of an entry of version 2.
+    fn slot_of_version_2(entry: &LedgerEntry) -> Vec<u8> {
+        let json = serde_json::to_value(LedgerEntry { version: 2, ..entry.clone() }).expect("JSON");
+        let mut fields = json.as_object().expect("an object").clone();
+        (fields.remove("in_transit"), fields.remove("is_alone"));
+        let text = serde_json::Value::from(fields).to_string();
+        let mut slot = crc32fast::hash(text.as_bytes()).to_le_bytes().to_vec();
+        slot.extend((text.len() as u32).to_le_bytes());
+        slot.extend(text.bytes());
+        slot
+    }
+
+    /// Writes entries as a daemon of version 2: it goes on behind the last entry that it can read,
+    /// and in its first slot if there is none. Gives the number of that entry.
+    fn write_as_version_2(path: &Path, count: u64, entry: &LedgerEntry) -> Option<u64> {
+        const SLOT: usize = 8192;
+        let bytes = std::fs::read(path).expect("readable");
+        let own = [0, SLOT].into_iter().filter_map(|at| Some((at, decode(bytes.get(at..)?)?)));
+        let last = own.filter(|(_, entry)| entry.version <= 2).max_by_key(|(_, entry)| entry.sequence);
+        let mut at = last.as_ref().map_or(0, |(at, _)| if *at == 0 { SLOT } else { 0 });
+        let found = last.map(|(_, entry)| entry.sequence);
+        let file = OpenOptions::new().write(true).open(path).expect("writable");
+        for sequence in (found.unwrap_or(0) + 1..).take(count as usize) {
+            let slot = slot_of_version_2(&LedgerEntry { sequence, taken: cpu(sequence), ..entry.clone() });
+            file.write_all_at(&slot, at as u64).expect("written");
+            at = SLOT - at;
+        }
+        found
+    }
+
+    #[test]
+    fn an_older_daemon_that_comes_between_begins_anew_and_what_it_wrote_is_what_counts() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join(NAME);
+        std::fs::write(&path, vec![0; 2 * 8192]).expect("written");
+        // Version 2 first, as it was before the update: its sums go on.
+        assert_eq!(write_as_version_2(&path, 1000, &entry()), None);
+        let (mut ledger, last) = Ledger::open(dir.path()).expect("opens");
+        assert_eq!(taken(last), Some(cpu(1000)));
+        for number in 1..=4 {
+            ledger.write(&LedgerEntry { taken: both(number), ..entry() }).expect("written");
+            assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(number)));
+        }
+        drop(ledger);
+        // And back: it finds nothing, neither what this version wrote nor its own old sums.
+        for entries in 1..=3 {
+            assert_eq!(write_as_version_2(&path, entries, &entry()), None);
+            let (mut ledger, last) = Ledger::open(dir.path()).expect("opens");
+            assert_eq!(taken(last), Some(cpu(entries)), "those of the daemon that ran last");
+            // A kill right after the first entry of this version, and then some more.
+            for number in 1..=entries {
+                ledger.write(&LedgerEntry { taken: both(number), ..entry() }).expect("written");
+                assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(number)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_daemon_killed_between_its_first_entry_and_the_erasure_has_written_the_last_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join(NAME);
+        std::fs::write(&path, vec![0; 2 * 8192]).expect("written");
+        write_as_version_2(&path, 7, &entry());
+        let earlier = std::fs::read(&path).expect("readable");
+        // Its first entry is the eighth, behind those of the earlier version.
+        let first = LedgerEntry { version: VERSION, sequence: 8, taken: both(8), ..entry() };
+        let mut bytes = earlier;
+        bytes.resize(2 * SLOT_BYTES, 0);
+        let slot = encode(&first).expect("JSON");
+        bytes[SLOT_BYTES..SLOT_BYTES + slot.len()].copy_from_slice(&slot);
+        std::fs::write(&path, bytes).expect("written");
+        assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(8)));
+        let (mut ledger, last) = Ledger::open(dir.path()).expect("opens");
+        assert_eq!(taken(last), Some(both(8)));
+        ledger.write(&LedgerEntry { taken: both(9), ..entry() }).expect("written");
+        assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(9)));
     }
 
     #[test]

@@ -109,6 +109,27 @@ async fn a_receiver_that_asks_for_time_is_left_alone_and_the_spool_keeps_all() {
 }
 
 #[tokio::test]
+async fn a_receiver_that_asks_for_time_with_an_answer_that_leaves_it_open_is_left_alone_too() {
+    for (protocol, status) in [(OtlpProtocol::Grpc, 13), (OtlpProtocol::Http, 500)] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let receiver = ScriptedReceiver::new(&[(status, HOUR)]);
+        let address = match protocol {
+            OtlpProtocol::Grpc => receiver.serve_grpc().await,
+            OtlpProtocol::Http => receiver.serve_http().await,
+        };
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(4));
+        until(&delivery, |counts| counts.losses.possibly_lost == 10).await;
+        delivery.enqueue(batch_of(3));
+        until(&delivery, |counts| counts.spooled == 6).await;
+        // The back-off alone is 50 ms at most.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(receiver.requests.load(Ordering::Relaxed), 1, "{protocol:?}");
+        assert_eq!(end(delivery).await.unaccounted(), 0);
+    }
+}
+
+#[tokio::test]
 async fn what_a_receiver_misses_waits_in_the_spool_for_the_next_daemon() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         let dir = tempfile::tempdir().expect("a folder");

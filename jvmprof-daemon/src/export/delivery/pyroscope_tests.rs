@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::tests::{batch_of, dead_address, end, noted, options, until};
 use super::*;
 use crate::export::http_client::HttpOptions;
-use crate::export::pyroscope::scripted_server::ScriptedPyroscope;
+use crate::export::pyroscope::scripted_server::{HANG, ScriptedPyroscope};
 use crate::export::pyroscope::{PyroscopeClient, PyroscopeOptions};
 
 /// Any age: batches of tests are of long ago.
@@ -238,6 +238,24 @@ async fn the_daemon_after_a_killed_one_counts_each_request_that_was_under_way() 
     assert_eq!(killed.spooled - counts.spooled, total.losses.possibly_lost);
     assert_eq!(counts.found, counts.spooled);
     assert!(total.losses.possibly_lost >= 1 + 2 + 3 + 4, "{total:?}");
+}
+
+#[tokio::test]
+async fn requests_that_hang_since_before_a_failure_hold_up_none_of_those_after_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    // Three answers make room for four requests, of which three hang for 30 s.
+    let statuses = [200, 200, 200, HANG, HANG, HANG, 500];
+    let server = ScriptedPyroscope::new(&statuses.map(|status| (status, "")));
+    let delivery = to_client(concurrent(server.serve().await, 4), options(Some(dir.path())));
+    delivery.enqueue(batch_of(30));
+    let counts = until(&delivery, |counts| {
+        let over = counts.delivered + counts.losses.possibly_lost;
+        counts.in_flight > 0 && over + counts.in_flight == counts.handed_over && counts.requests == 27
+    })
+    .await;
+    assert_eq!((counts.waiting, counts.spooled), (counts.in_flight, 0), "{counts:?}");
+    let counts = delivery.finish(Duration::from_millis(50)).await[0].1;
+    assert_eq!((counts.unaccounted(), counts.waiting), (0, SamplesByEvent::NONE), "{counts:?}");
 }
 
 #[tokio::test]

@@ -66,10 +66,8 @@ pub(super) async fn send(sink_queue: Arc<SinkQueue>, backend: Backend) {
         backend,
         server,
         under_way: JoinSet::new(),
-        bytes_under_way: 0,
         answer_time: Duration::ZERO,
         next_spooled: now,
-        next_retry: now,
     };
     sender.run().await;
 }
@@ -80,14 +78,10 @@ struct Sender {
     backend: Backend,
     server: ServerState,
     under_way: JoinSet<Attempt>,
-    /// Bytes of these requests.
-    bytes_under_way: usize,
     /// How long the last request took that was delivered.
     answer_time: Duration,
     /// The time from which the spool may be sent.
     next_spooled: Instant,
-    /// The time from which a request may be retried that wasn't taken while others were.
-    next_retry: Instant,
 }
 
 /// A request that was sent, and what became of it.
@@ -96,7 +90,6 @@ struct Attempt {
     origin: Origin,
     ticket: Ticket,
     tries: u32,
-    bytes: usize,
     took: Duration,
     report: SendReport,
 }
@@ -112,9 +105,6 @@ enum Origin {
 /// A series that failed so often by itself, others being taken each time in between, is refused.
 /// With the longest delay between two tries that takes five minutes.
 const MAX_TRIES: u32 = 10;
-
-/// Requests under way take as much memory and at most one request more.
-const MAX_BYTES_UNDER_WAY: usize = 4 << 20;
 
 /// The next thing to do.
 enum SenderAction {
@@ -179,7 +169,7 @@ impl Sender {
             Some(_) => return SenderAction::Wait(None),
             None => {}
         }
-        if !self.has_room() {
+        if !self.under_way.is_empty() && !self.server.has_room() {
             return SenderAction::Wait(None);
         }
         if let Some(request) = state.pop_fresh() {
@@ -188,19 +178,17 @@ impl Sender {
         if has_spooled && now >= self.next_spooled {
             return SenderAction::Spooled { is_retry: false };
         }
-        if has_retries && now >= self.next_retry {
+        // At the rate of the spool, too, since that is where they wait.
+        let next_retry = self.server.retries.next().filter(|_| has_retries);
+        let next_retry = next_retry.map(|next| next.max(self.next_spooled));
+        if next_retry.is_some_and(|next| now >= next) {
             return match state.pop_retry() {
                 Some(request) => in_flight(&mut state, request),
                 None => SenderAction::Spooled { is_retry: true },
             };
         }
         let spooled = has_spooled.then_some(self.next_spooled);
-        SenderAction::Wait(spooled.into_iter().chain(has_retries.then_some(self.next_retry)).min())
-    }
-
-    fn has_room(&self) -> bool {
-        let count = self.under_way.len();
-        count == 0 || self.server.has_room(count) && self.bytes_under_way < MAX_BYTES_UNDER_WAY
+        SenderAction::Wait(spooled.into_iter().chain(next_retry).min())
     }
 
     async fn wait(&mut self, until: Option<Instant>) {
@@ -232,7 +220,8 @@ impl Sender {
             Err(error) => {
                 tracing::error!(sink = self.sink_queue.name, %error, "the spool can't be read, it will be tried again");
                 let again = Instant::now() + self.sink_queue.options.max_delay;
-                (self.next_spooled, self.next_retry) = (again, again);
+                self.next_spooled = again;
+                self.server.retries.delay_until(again);
                 return;
             }
         };
@@ -269,9 +258,8 @@ impl Sender {
             send_again: self.sink_queue.options.send_again,
             divide: tries > 0 && self.server.has_delivered(),
         };
-        let ticket = self.server.begin();
+        let ticket = self.server.begin(bytes, tries > 0);
         let (backend, sink_queue) = (self.backend.clone(), Arc::clone(&self.sink_queue));
-        self.bytes_under_way += bytes;
         self.under_way.spawn(async move {
             let begun = Instant::now();
             let deadline = pin!(sink_queue.deadline());
@@ -283,21 +271,21 @@ impl Sender {
                 problem: Some("sending it broke down".to_owned()),
                 ..SendReport::default()
             });
-            Attempt { origin, ticket, tries, bytes, took: begun.elapsed(), report }
+            Attempt { origin, ticket, tries, took: begun.elapsed(), report }
         });
     }
 
     /// Learns from the end of a request whether it is the server's fault or its own if it failed,
     /// and accounts for its samples.
     async fn conclude(&mut self, attempt: Result<Attempt, JoinError>) {
-        let Attempt { mut origin, ticket, tries, bytes, took, mut report } = match attempt {
+        let Attempt { mut origin, ticket, tries, took, mut report } = match attempt {
             Ok(attempt) => attempt,
             Err(error) => {
                 tracing::error!(sink = self.sink_queue.name, %error, "sending a request broke down");
                 return;
             }
         };
-        self.bytes_under_way = self.bytes_under_way.saturating_sub(bytes);
+        self.server.end(ticket);
         {
             let mut state = self.sink_queue.state();
             let counts = &mut state.counts;
@@ -417,7 +405,7 @@ impl Sender {
             );
             report.refused += request.samples_by_event();
         }
-        self.next_retry = Instant::now() + self.sink_queue.options.max_delay;
+        self.server.retries.note_failure(Instant::now());
         self.sink_queue.state().is_down = self.server.retry_at().is_some();
         let samples = report.retry_samples().total();
         tracing::warn!(
@@ -455,8 +443,8 @@ impl Sender {
                 self.server.note_probe_answered();
                 self.sink_queue.state().is_down = false;
             }
-            PushOutcome::PossiblyLost { code, message } => {
-                self.note_failure(None, &format!("{code:?}: {message}"), None);
+            PushOutcome::PossiblyLost { code, message, retry_after } => {
+                self.note_failure(None, &format!("{code:?}: {message}"), retry_after);
             }
             PushOutcome::NotStored { message, retry_after } => {
                 self.note_failure(None, &message, retry_after);

@@ -4,12 +4,17 @@
 //! answer. Each has a [`Ticket`]: what an answer says of the server counts only if nothing has
 //! failed since its request began.
 
+mod requests_under_way;
+mod retry_pace;
+
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
 use super::options::DeliveryOptions;
+use requests_under_way::RequestsUnderWay;
+use retry_pace::RetryPace;
 
 /// Longest time that a server's `Retry-After` is kept to: a day there may be a mistake.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
@@ -23,6 +28,8 @@ pub(super) struct ServerState {
     /// How many may be now: one after a failure, and one more with each answer, because all that
     /// are under way when a server breaks down are at stake.
     concurrency: usize,
+    under_way: RequestsUnderWay,
+    pub(super) retries: RetryPace,
     /// Number of failures.
     epoch: u64,
     /// The time at which a server that doesn't take anything is probed again.
@@ -37,6 +44,9 @@ pub(super) struct ServerState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticket {
     epoch: u64,
+    bytes: usize,
+    /// It has failed before while others were taken.
+    is_retry: bool,
     /// The server had just answered an empty request: if this one fails, it is its own fault.
     pub(super) is_after_probe: bool,
 }
@@ -58,6 +68,8 @@ impl ServerState {
             backoff: backoff(options),
             max_concurrency,
             concurrency: 1,
+            under_way: RequestsUnderWay::default(),
+            retries: RetryPace::new(options.max_delay, Instant::now()),
             epoch: 0,
             retry_at,
             probe_answered: false,
@@ -71,8 +83,8 @@ impl ServerState {
     }
 
     /// Returns true if a further request may begin.
-    pub(super) fn has_room(&self, under_way: usize) -> bool {
-        under_way < self.concurrency
+    pub(super) fn has_room(&self) -> bool {
+        self.under_way.has_room(self.concurrency)
     }
 
     /// Returns true if something was delivered since the last failure.
@@ -85,9 +97,23 @@ impl ServerState {
         std::mem::take(&mut self.delivered_since_failure)
     }
 
-    /// A request begins.
-    pub(super) fn begin(&mut self) -> Ticket {
-        Ticket { epoch: self.epoch, is_after_probe: std::mem::take(&mut self.probe_answered) }
+    /// A request of so many bytes begins. `is_retry`: it has failed before while others were taken.
+    pub(super) fn begin(&mut self, bytes: usize, is_retry: bool) -> Ticket {
+        self.under_way.begin(bytes);
+        if is_retry {
+            self.retries.begin();
+        }
+        let is_after_probe = std::mem::take(&mut self.probe_answered);
+        Ticket { epoch: self.epoch, bytes, is_retry, is_after_probe }
+    }
+
+    /// A request has ended, however: what it means is noted afterwards.
+    pub(super) fn end(&mut self, ticket: Ticket) {
+        let is_current = self.is_current(ticket);
+        self.under_way.end(ticket.bytes, is_current);
+        if is_current && ticket.is_retry {
+            self.retries.end();
+        }
     }
 
     /// Returns true if nothing has failed since a request began.
@@ -101,6 +127,9 @@ impl ServerState {
             self.delivered_since_failure = true;
             self.backoff = backoff(&self.options);
             self.concurrency = (self.concurrency + 1).min(self.max_concurrency);
+            if ticket.is_retry {
+                self.retries.note_delivered();
+            }
         }
     }
 
@@ -127,6 +156,8 @@ impl ServerState {
         }
         self.epoch += 1;
         self.concurrency = 1;
+        self.under_way.note_failure();
+        self.retries.restart();
         (self.delivered_since_failure, self.probe_answered) = (false, false);
         // The back-off on top of it, because daemons that were asked together needn't come
         // together.
@@ -149,25 +180,40 @@ mod tests {
     fn one_more_request_with_each_answer_and_a_single_one_after_a_failure() {
         let mut server = ServerState::new(&options(), 4, None);
         for expected in [1, 2, 3, 4, 4] {
-            assert!(server.has_room(expected - 1) && !server.has_room(expected), "{server:?}");
-            let ticket = server.begin();
-            server.note_delivered(ticket);
+            let mut tickets = Vec::new();
+            while server.has_room() {
+                tickets.push(server.begin(1, false));
+            }
+            assert_eq!(tickets.len(), expected, "{server:?}");
+            tickets.iter().for_each(|ticket| server.end(*ticket));
+            server.note_delivered(tickets[0]);
         }
-        let ticket = server.begin();
+        let hanging: Vec<_> = (0..3).map(|_| server.begin(1, false)).collect();
+        let ticket = server.begin(1, false);
+        assert!(!server.has_room(), "{server:?}");
+        server.end(ticket);
         assert!(server.note_failure(Some(ticket), None, Instant::now()).is_some());
-        assert!(server.has_room(0) && !server.has_room(1), "{server:?}");
+        // What hangs since before the failure takes no room.
+        assert!(server.has_room(), "{server:?}");
+        let first = server.begin(1, false);
+        assert!(!server.has_room(), "{server:?}");
+        hanging.into_iter().for_each(|ticket| server.end(ticket));
+        assert!(!server.has_room(), "{server:?}");
+        server.end(first);
+        assert!(server.has_room(), "{server:?}");
     }
 
     #[test]
     fn requests_that_fail_together_are_one_failure_and_late_answers_change_nothing() {
         let mut server = ServerState::new(&options(), 4, None);
-        let tickets: Vec<_> = (0..4).map(|_| server.begin()).collect();
+        let tickets: Vec<_> = (0..4).map(|_| server.begin(1, false)).collect();
         assert!(server.note_failure(Some(tickets[0]), None, Instant::now()).is_some());
         let until = server.retry_at();
         assert_eq!(server.note_failure(Some(tickets[1]), None, Instant::now()), None);
         server.note_delivered(tickets[2]);
         assert_eq!((server.retry_at(), server.has_delivered()), (until, false));
-        assert!(!server.has_room(1), "{server:?}");
+        server.begin(1, false);
+        assert!(!server.has_room(), "{server:?}");
         // But what it asks for is heeded, whichever answer says it.
         let asked = Some(Duration::from_secs(60));
         let now = Instant::now();
@@ -180,14 +226,14 @@ mod tests {
         let mut server = ServerState::new(&options(), 4, Some(Instant::now()));
         server.note_probe_answered();
         assert_eq!(server.retry_at(), None);
-        assert!(server.begin().is_after_probe);
-        assert!(!server.begin().is_after_probe);
+        assert!(server.begin(1, false).is_after_probe);
+        assert!(!server.begin(1, false).is_after_probe);
     }
 
     #[test]
     fn a_day_of_patience_is_too_much_to_ask_for() {
         let mut server = ServerState::new(&options(), 1, None);
-        let ticket = server.begin();
+        let ticket = server.begin(1, false);
         let day = Some(Duration::from_secs(86_400));
         let delay = server.note_failure(Some(ticket), day, Instant::now()).expect("a delay");
         assert!(delay > MAX_RETRY_AFTER && delay < MAX_RETRY_AFTER + Duration::from_secs(20), "{delay:?}");

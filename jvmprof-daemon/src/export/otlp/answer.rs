@@ -21,7 +21,7 @@ pub(super) fn of_response(response: &ExportProfilesServiceResponse, series: usiz
     let code = Code::InvalidArgument;
     if series > 1 {
         // Of several it isn't said which were stored.
-        return PushOutcome::PossiblyLost { code, message };
+        return PushOutcome::possibly_lost(code, message);
     }
     // The profiles of a series are of the same samples, which aren't stored as a whole.
     PushOutcome::Refused { code, message, divisible: false }
@@ -34,10 +34,10 @@ pub(super) fn of_http(answer: &HttpAnswer, series: usize) -> PushOutcome {
         return match ExportProfilesServiceResponse::decode(body.clone()) {
             Ok(response) => of_response(&response, series),
             // Somebody else's success says nothing of the profile.
-            Err(error) => PushOutcome::PossiblyLost {
-                code: Code::Unknown,
-                message: format!("HTTP {status} with a body that is no answer: {error}"),
-            },
+            Err(error) => PushOutcome::possibly_lost(
+                Code::Unknown,
+                format!("HTTP {status} with a body that is no answer: {error}"),
+            ),
         };
     }
     PushOutcome::of_http_status(*status, &text_of(body)).with_retry_after(*retry_after)

@@ -205,10 +205,9 @@ impl OtlpClient {
         match tokio::time::timeout(timeout + GRACE, client.export(message)).await {
             Ok(Ok(response)) => answer::of_response(response.get_ref(), series),
             Ok(Err(status)) => PushOutcome::of_otlp_status(&status),
-            Err(_) => PushOutcome::PossiblyLost {
-                code: Code::DeadlineExceeded,
-                message: format!("no answer after {timeout:?}"),
-            },
+            Err(_) => {
+                PushOutcome::possibly_lost(Code::DeadlineExceeded, format!("no answer after {timeout:?}"))
+            }
         }
     }
 

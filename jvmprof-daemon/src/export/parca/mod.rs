@@ -105,10 +105,10 @@ impl ParcaClient {
         match tokio::time::timeout(self.options.request_timeout + GRACE, call).await {
             Ok(Ok(_)) => PushOutcome::Stored,
             Ok(Err(status)) => PushOutcome::of(&status),
-            Err(_) => PushOutcome::PossiblyLost {
-                code: Code::DeadlineExceeded,
-                message: format!("no answer after {:?}", self.options.request_timeout),
-            },
+            Err(_) => PushOutcome::possibly_lost(
+                Code::DeadlineExceeded,
+                format!("no answer after {:?}", self.options.request_timeout),
+            ),
         }
     }
 }

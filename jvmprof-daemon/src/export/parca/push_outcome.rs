@@ -28,6 +28,9 @@ pub enum PushOutcome {
     PossiblyLost {
         code: Code,
         message: String,
+        /// The time after which the server wants to be asked again, if it says one: for whatever
+        /// is sent next.
+        retry_after: Option<Duration>,
     },
     /// It wasn't stored for certain, and might be later: nobody is there, there is no room at the
     /// moment, or we aren't let in.
@@ -44,11 +47,19 @@ impl PushOutcome {
         Self::NotStored { message: message.into(), retry_after: None }
     }
 
-    /// Adds when the server wants to be asked again. Means nothing for any other outcome.
+    /// It was sent, nobody knows, and nobody says when to ask again.
+    pub(in crate::export) fn possibly_lost(code: Code, message: impl Into<String>) -> Self {
+        Self::PossiblyLost { code, message: message.into(), retry_after: None }
+    }
+
+    /// Adds when the server wants to be asked again. Means nothing for what was stored or refused.
     pub(in crate::export) fn with_retry_after(self, after: Option<Duration>) -> Self {
         match self {
             Self::NotStored { message, retry_after } => {
                 Self::NotStored { message, retry_after: after.or(retry_after) }
+            }
+            Self::PossiblyLost { code, message, retry_after } => {
+                Self::PossiblyLost { code, message, retry_after: after.or(retry_after) }
             }
             other => other,
         }
@@ -65,7 +76,7 @@ impl PushOutcome {
                 let labels = request.only_labels();
                 tracing::error!(address, series, samples, ?code, message, labels, "server refused profiles");
             }
-            Self::PossiblyLost { code, message } => {
+            Self::PossiblyLost { code, message, .. } => {
                 let lost = "push broke off, profiles may be lost";
                 tracing::error!(address, series, samples, ?code, message, "{lost}");
             }
@@ -87,7 +98,7 @@ impl PushOutcome {
         match status.source() {
             // A status with a cause was made on this side, out of a broken connection.
             Some(cause) if was_never_processed(cause) => Self::not_stored_by(status),
-            Some(_) => Self::possibly_lost(status),
+            Some(_) => Self::possibly_lost_by(status),
             None => Self::of_answer(status),
         }
     }
@@ -116,7 +127,7 @@ impl PushOutcome {
             // The same text says that the server can't read the request and that we can't read its
             // answer.
             Code::Unimplemented if status.message().starts_with("Content is compressed with") => {
-                Self::possibly_lost(status)
+                Self::possibly_lost_by(status)
             }
             // They speak of us or of the server rather than of the profiles: somebody will put it
             // right.
@@ -128,7 +139,7 @@ impl PushOutcome {
             }
             // Unknown is what Parca says of bad gzip and of a failed storage alike; Unavailable is
             // what a proxy says of a connection that broke behind it, whenever it did.
-            _ => Self::possibly_lost(status),
+            _ => Self::possibly_lost_by(status),
         }
     }
 
@@ -148,7 +159,7 @@ impl PushOutcome {
         };
         match is_refused {
             true => Self::Refused { code, message, divisible: true },
-            false => Self::PossiblyLost { code, message },
+            false => Self::possibly_lost(code, message),
         }
     }
 
@@ -158,13 +169,17 @@ impl PushOutcome {
 
     fn not_stored_by(status: &Status) -> Self {
         let message = format!("{:?}: {}", status.code(), describe(status));
-        let retry_after = status.get_details_retry_info().and_then(|info| info.retry_delay);
-        Self::NotStored { message, retry_after }
+        Self::not_stored(message).with_retry_after(retry_delay(status))
     }
 
-    fn possibly_lost(status: &Status) -> Self {
-        Self::PossiblyLost { code: status.code(), message: describe(status) }
+    fn possibly_lost_by(status: &Status) -> Self {
+        Self::possibly_lost(status.code(), describe(status)).with_retry_after(retry_delay(status))
     }
+}
+
+/// The time after which the server wants to be asked again, by its `RetryInfo`.
+fn retry_delay(status: &Status) -> Option<Duration> {
+    status.get_details_retry_info()?.retry_delay
 }
 
 /// What a failure means if it is clear, else the whole chain of causes: `transport error` alone

@@ -28,7 +28,7 @@ pub(super) fn outcome(status: StatusCode, body: &[u8]) -> PushOutcome {
         // Somebody who isn't Pyroscope, or a part of it that comes before the service.
         None => match PushOutcome::of_http_status(status, &String::from_utf8_lossy(body)) {
             PushOutcome::PossiblyLost { message, .. } if status.as_u16() == 499 => {
-                PushOutcome::PossiblyLost { code: Code::Cancelled, message }
+                PushOutcome::possibly_lost(Code::Cancelled, message)
             }
             outcome => outcome,
         },

@@ -20,10 +20,13 @@ use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::total;
 use crate::proto::pyroscope::PushRequest as PushMessage;
 
+/// In place of a status.
+pub(in crate::export) const HANG: u16 = 0;
+
 /// A server that gives these answers, one after the other, and then takes everything.
 #[derive(Clone, Default)]
 pub(in crate::export) struct ScriptedPyroscope {
-    /// Status and body.
+    /// Status and body; a status of [`HANG`] is no answer at all.
     steps: Arc<Mutex<VecDeque<(u16, String)>>>,
     /// What was taken.
     pub(in crate::export) taken: Arc<Mutex<Vec<(HeaderMap, PushMessage)>>>,
@@ -96,6 +99,7 @@ async fn push(
     server.under_way.fetch_sub(1, Ordering::SeqCst);
     let step = server.steps.lock().expect("no test panicked").pop_front();
     match step {
+        Some((HANG, _)) => std::future::pending().await,
         Some((status, body)) => (StatusCode::from_u16(status).expect("a status"), body).into_response(),
         None => {
             server.taken.lock().expect("no test panicked").push((headers, message));

@@ -26,6 +26,7 @@ mod record_age;
 mod recovery;
 mod segment;
 mod segment_format;
+mod sums;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,10 @@ use crate::event_type::{EventType, SamplesByEvent};
 use record_age::{ClockReading, millis, saturating_millis};
 use segment::{PendingRecord, Segment};
 use segment_format::{HEAD_BYTES, HEADER_BYTES, RecordMark, SpoolRecordHeader};
+use sums::WaitingSums;
+
+/// Distance of two walks that look for old records. One that is taken is checked by itself.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Options of a spool.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +124,10 @@ pub struct Spool {
     taken: Vec<(RecordId, SamplesByEvent)>,
     /// Samples of records that wait or are being sent.
     samples: SamplesByEvent,
+    /// The records that wait, added up: a spool has tens of thousands.
+    sums: WaitingSums,
+    /// Time since the boot at which old records were looked for.
+    expired_at_ms: u64,
     _lock: File,
 }
 
@@ -130,17 +139,12 @@ impl Spool {
 
     /// The part of them in records that [`Self::take_next`] gives.
     pub fn untried_samples(&self) -> SamplesByEvent {
-        self.samples_of(|record| record.tries == 0)
+        self.sums.untried()
     }
 
     /// The part of them in records that were tried, which [`Self::take_retry`] gives.
     pub fn retry_samples(&self) -> SamplesByEvent {
-        self.samples_of(|record| record.tries > 0)
-    }
-
-    fn samples_of(&self, is_meant: impl Fn(&PendingRecord) -> bool) -> SamplesByEvent {
-        let meant = self.waiting().filter(|(_, record)| is_meant(record));
-        meant.map(|(_, record)| record.header.samples_by_event()).sum()
+        self.sums.tried()
     }
 
     /// Samples that were ever appended.
@@ -165,7 +169,7 @@ impl Spool {
     pub fn append(&mut self, new: &NewRecord) -> Result<(), SpoolError> {
         let bytes = (HEADER_BYTES + new.body.len()) as u64;
         self.remove_finished();
-        self.expire(ClockReading::now());
+        self.expire_from_time_to_time();
         self.evict_until_fits(bytes)?;
         self.ensure_open_segment()?;
         let appended = self.appended();
@@ -191,6 +195,9 @@ impl Spool {
             return Err(SpoolError::io("sync", &segment.path)(error));
         }
         self.samples += header.samples_by_event();
+        let id = RecordId { segment: segment.number, index: header.index };
+        self.sums.add(id, header.samples_by_event(), new.tries);
+        self.check_sums();
         Ok(())
     }
 
@@ -208,9 +215,14 @@ impl Spool {
     /// # Errors
     /// As [`Self::take_next`].
     pub fn take_retry(&mut self) -> Result<Option<RecordInFlight>, SpoolError> {
-        self.take_first(|spool| {
-            spool.waiting().filter(|(_, record)| record.tries > 0).min_by_key(|(_, record)| record.tries)
-        })
+        self.take_first(|spool| spool.sums.least_tried().and_then(|id| spool.pending(id)))
+    }
+
+    /// The record of an id, unless it is over.
+    fn pending(&self, id: RecordId) -> Option<(u64, PendingRecord)> {
+        let segment = self.segment(id.segment)?;
+        let record = segment.pending.iter().find(|record| record.header.index == id.index)?;
+        Some((id.segment, *record))
     }
 
     /// The records that aren't being sent, with their segments' numbers, the oldest first.
@@ -238,9 +250,13 @@ impl Spool {
         first: impl Fn(&Self) -> Option<(u64, PendingRecord)>,
     ) -> Result<Option<RecordInFlight>, SpoolError> {
         self.remove_finished();
-        self.expire(ClockReading::now());
+        self.expire_from_time_to_time();
         loop {
             let Some((number, record)) = first(self) else { return Ok(None) };
+            if self.is_old(&record, ClockReading::now()) {
+                self.expire(ClockReading::now());
+                continue;
+            }
             let Some(segment) = self.segment(number) else { return Ok(None) };
             let id = RecordId { segment: number, index: record.header.index };
             let Some(body) = segment.body(&record)? else {
@@ -248,12 +264,15 @@ impl Spool {
                 tracing::error!(path = %segment.path.display(), event, samples,
                     "a record of the spool is damaged and lost");
                 self.losses.damaged += record.header.samples_by_event();
+                self.sums.remove(id, record.header.samples_by_event(), record.tries);
                 self.finish(id, RecordMark::Done { delivered: 0 });
                 continue;
             };
             segment.mark(id.index, RecordMark::Sending, !self.options.send_again)?;
             let SpoolRecordHeader { created_ms, event, samples, .. } = record.header;
+            self.sums.remove(id, record.header.samples_by_event(), record.tries);
             self.taken.push((id, record.header.samples_by_event()));
+            self.check_sums();
             let (created, tries) = (SystemTime::UNIX_EPOCH + Duration::from_millis(created_ms), record.tries);
             return Ok(Some(RecordInFlight { id, created, event, samples, tries, body }));
         }
@@ -283,14 +302,31 @@ impl Spool {
         if let Some(record) = segment.pending.iter_mut().find(|record| record.header.index == taken.id.index)
         {
             record.tries = taken.tries;
+            self.sums.add(taken.id, record.header.samples_by_event(), record.tries);
         }
         if let Err(error) = segment.mark(taken.id.index, RecordMark::Waiting, false) {
             tracing::warn!(%error, "after a crash a record of the spool would be taken for one that may be stored");
         }
     }
 
+    /// Adds up what waits, record by record.
+    fn walked_sums(&self) -> WaitingSums {
+        let mut sums = WaitingSums::default();
+        for (segment, record) in self.waiting() {
+            let id = RecordId { segment, index: record.header.index };
+            sums.add(id, record.header.samples_by_event(), record.tries);
+        }
+        sums
+    }
+
+    /// Compares the sums with the records, in builds with debug assertions.
+    fn check_sums(&self) {
+        debug_assert_eq!(self.sums, self.walked_sums(), "{}", self.dir.display());
+    }
+
     fn segment(&self, number: u64) -> Option<&Segment> {
-        self.segments.iter().find(|segment| segment.number == number)
+        let at = self.segments.binary_search_by_key(&number, |segment| segment.number).ok()?;
+        self.segments.get(at)
     }
 
     /// Marks a record as over.
@@ -307,22 +343,28 @@ impl Spool {
         }
     }
 
+    /// As [`Self::expire`], unless that was a moment ago.
+    fn expire_from_time_to_time(&mut self) {
+        let now = ClockReading::now();
+        if now.boot_ms.saturating_sub(self.expired_at_ms) >= saturating_millis(EXPIRY_INTERVAL) {
+            self.expire(now);
+        }
+    }
+
+    fn is_old(&self, record: &PendingRecord, now: ClockReading) -> bool {
+        now.age_ms(record.header.created_ms, record.appended) > saturating_millis(self.options.max_age)
+    }
+
     /// Records that are too old leave.
     fn expire(&mut self, now: ClockReading) {
-        let max_age = saturating_millis(self.options.max_age);
-        let is_old =
-            |record: &&PendingRecord| now.age_ms(record.header.created_ms, record.appended) > max_age;
-        let mut expired = Vec::new();
-        for segment in &self.segments {
-            let number = segment.number;
-            let ids = segment.pending.iter().filter(is_old);
-            expired.extend(ids.map(|record| {
-                (RecordId { segment: number, index: record.header.index }, record.header.samples_by_event())
-            }));
-        }
-        expired.retain(|(id, _)| !self.is_taken(*id));
-        let samples: SamplesByEvent = expired.iter().map(|(_, samples)| *samples).sum();
-        for (id, _) in expired {
+        self.expired_at_ms = now.boot_ms;
+        let old = self.waiting().filter(|(_, record)| self.is_old(record, now));
+        let expired: Vec<_> = old.collect();
+        let samples: SamplesByEvent =
+            expired.iter().map(|(_, record)| record.header.samples_by_event()).sum();
+        for (segment, record) in expired {
+            let id = RecordId { segment, index: record.header.index };
+            self.sums.remove(id, record.header.samples_by_event(), record.tries);
             self.finish(id, RecordMark::Done { delivered: 0 });
         }
         if !samples.is_none() {
@@ -352,11 +394,14 @@ impl Spool {
 
     /// Removes a segment. A record of it that is being sent is still counted until it is settled.
     fn evict_segment(&mut self, segment: &Segment) {
-        let is_lost = |record: &&PendingRecord| {
-            !self.is_taken(RecordId { segment: segment.number, index: record.header.index })
-        };
-        let lost = segment.pending.iter().filter(is_lost);
-        let lost: SamplesByEvent = lost.map(|record| record.header.samples_by_event()).sum();
+        let mut lost = SamplesByEvent::NONE;
+        for record in &segment.pending {
+            let id = RecordId { segment: segment.number, index: record.header.index };
+            if !self.is_taken(id) {
+                lost += record.header.samples_by_event();
+                self.sums.remove(id, record.header.samples_by_event(), record.tries);
+            }
+        }
         remove(&segment.path);
         self.samples -= lost;
         self.losses.full += lost;

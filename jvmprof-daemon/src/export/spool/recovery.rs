@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::segment::{self, Segment};
 use super::segment_format::RecordMark;
+use super::sums::WaitingSums;
 use super::{RecordId, Spool, SpoolError, SpoolLosses, SpoolOptions};
 use crate::event_type::SamplesByEvent;
 
@@ -70,11 +71,14 @@ impl Spool {
             losses: SpoolLosses::default(),
             taken: Vec::new(),
             samples: SamplesByEvent::NONE,
+            sums: WaitingSums::default(),
+            expired_at_ms: 0,
             _lock: lock,
         };
         found.interrupted = spool.resolve_interrupted();
         let pending = spool.segments.iter().flat_map(|segment| &segment.pending);
         spool.samples = pending.map(|record| record.header.samples_by_event()).sum();
+        spool.sums = spool.walked_sums();
         found.waiting = spool.samples;
         spool.remove_finished();
         Ok((spool, found))

@@ -33,6 +33,9 @@ pub(super) struct PendingRecord {
     pub(super) appended: Option<ClockReading>,
 }
 
+// There are tens of thousands of them: `docs/delivery.md`, "Memory".
+const _: () = assert!(size_of::<PendingRecord>() < 200);
+
 /// A segment and what is still to be sent of it.
 #[derive(Debug)]
 pub(super) struct Segment {

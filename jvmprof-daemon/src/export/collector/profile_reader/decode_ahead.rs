@@ -13,8 +13,10 @@ use crate::proto::pprof::Profile;
 /// Threads that decode for one request.
 const MAX_THREADS: usize = 4;
 
-/// Limits of a profile that is decoded ahead: each thread holds one, so that several requests at a
-/// time hold some tens of megabytes. Ordinary profiles have a hundredth of it.
+/// Limits of a profile that is decoded ahead: of its bytes when unpacked, and of the entries of its
+/// tables. They bound each profile, not a request: each of up to [`MAX_THREADS`] threads has one
+/// that waits and the caller another, decoded or (beyond the limits) as it is stored. An entry that
+/// is decoded may take several times its encoded bytes. Ordinary profiles have a hundredth of it.
 const AHEAD_LIMITS: DecodeLimits = DecodeLimits { max_bytes: 4 << 20, max_entries: 100_000 };
 
 /// What a thread hands over.
