@@ -93,9 +93,7 @@ fn digest<'a>(parts: impl Iterator<Item = &'a ProfileEntry>) -> u64 {
         [part.start.0.cast_unsigned(), part.number, part.duration_ns, part.samples, part.bytes]
     });
     let bytes = words.flat_map(u64::to_le_bytes);
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 impl Store {
@@ -122,7 +120,8 @@ impl Store {
                         break;
                     }
                     let is_whole = period.start >= oldest.start;
-                    if is_whole && series.sum(period).is_none() && parts(series, period).count() >= MIN_PARTS {
+                    if is_whole && series.sum(period).is_none() && parts(series, period).count() >= MIN_PARTS
+                    {
                         missing.push((period, series));
                     }
                 }

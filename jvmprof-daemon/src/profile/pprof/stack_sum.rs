@@ -54,6 +54,8 @@ pub struct StackSum {
     /// Type and unit.
     types: Option<Vec<(i64, i64)>>,
     has_thread_kinds: Option<bool>,
+    /// The series is a JVM's, whatever its profiles say of threads.
+    is_jvm: bool,
 }
 
 /// The id of a key; ids are 1..N in the order of first sight.
@@ -63,6 +65,11 @@ fn id<K: std::hash::Hash + Eq>(ids: &mut HashMap<K, u64>, key: K) -> u64 {
 }
 
 impl StackSum {
+    /// Makes the sum of profiles of a series whose labels say that it is a JVM's, or don't.
+    pub fn of_series(is_jvm: bool) -> Self {
+        Self { is_jvm, ..Self::default() }
+    }
+
     /// Adds a profile.
     ///
     /// # Errors
@@ -95,6 +102,7 @@ impl StackSum {
             return Err(SumError::Full);
         }
         // The kinds decide for a profile as a whole whether it is a JVM's.
+        let has_thread_kinds = has_thread_kinds || self.is_jvm;
         if *self.has_thread_kinds.get_or_insert(has_thread_kinds) != has_thread_kinds {
             return Err(SumError::ThreadKinds);
         }
