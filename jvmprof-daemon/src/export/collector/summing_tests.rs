@@ -206,6 +206,27 @@ fn answers_with_sums_are_those_of_all_profiles() {
 }
 
 #[test]
+fn a_sum_is_read_instead_of_its_profiles() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    fill(&store, &mut Numbers(13));
+    let query = format!("from={}000&to={}000", START, START + MINUTES * 60);
+    let before = answer(&store, &query);
+    sum_all(&store, END);
+    // The store's index doesn't know that the files have gone.
+    for folder in fs::read_dir(dir.path().join("series")).unwrap().flatten() {
+        for file in fs::read_dir(folder.path()).unwrap().flatten() {
+            fs::remove_file(file.path()).unwrap();
+        }
+    }
+    let after = answer(&store, &query);
+    let unreadable = after["unreadable"].as_u64().unwrap();
+    // Those before the first whole period and behind the last one.
+    assert!((1..=20).contains(&unreadable), "{unreadable}");
+    assert_eq!(after["profiles"].as_u64().unwrap() + unreadable, before["profiles"].as_u64().unwrap());
+}
+
+#[test]
 fn a_sum_of_the_right_name_that_is_broken_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
