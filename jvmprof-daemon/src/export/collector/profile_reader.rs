@@ -85,7 +85,7 @@ pub(super) struct FlameGraph {
 
 /// What is counted in one step: a profile, or the sum of several of one series.
 enum Taken<'a> {
-    One(&'a ProfileRef, Profile),
+    One(&'a ProfileRef, &'a Profile),
     Sum(&'a [&'a ProfileRef], &'a StoredSum),
 }
 
@@ -276,7 +276,7 @@ impl ProfileReader {
         take: &mut impl FnMut(Taken<'_>) -> Result<(), String>,
     ) -> Result<(usize, usize), ReadError> {
         let Some(range) = range else {
-            return self.each(profiles, |reference, profile| take(Taken::One(reference, profile)));
+            return self.each(profiles, |reference, profile| take(Taken::One(reference, &profile)));
         };
         let (summed, single) = divide(&self.store, profiles, range);
         let mut single: Vec<ProfileRef> = single.into_iter().cloned().collect();
@@ -296,7 +296,7 @@ impl ProfileReader {
         })?;
         single.sort_by_key(|profile| (profile.start, profile.number()));
         let (read_single, unreadable) =
-            self.each(&single, |reference, profile| take(Taken::One(reference, profile)))?;
+            self.each(&single, |reference, profile| take(Taken::One(reference, &profile)))?;
         Ok((read + read_single, unreadable))
     }
 

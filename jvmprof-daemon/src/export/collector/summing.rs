@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::stored_sum;
-use crate::export::store::{Matcher, MissingSum, Store, SumPeriod, TimeRange, UnixNanos};
+use crate::export::store::{Matcher, MissingSum, ProfileRef, Store, SumPeriod, TimeRange, UnixNanos};
 
 /// A period is summed this long after its end: until then most of what belongs to it has come.
 const GRACE: Duration = Duration::from_mins(2);
@@ -74,7 +74,7 @@ fn sum_finished(
         let mut is_done = true;
         for sum in missing {
             let Some(first) = sum.parts.first() else { continue };
-            let newest = sum.parts.iter().map(|part| part.number()).max();
+            let newest = sum.parts.iter().map(ProfileRef::number).max();
             let key = (first.fingerprint.clone(), sum.period, newest);
             if is_stopped.load(Ordering::Relaxed) || refused.contains(&key) {
                 continue;
