@@ -13,6 +13,7 @@ use super::args::CollectorArgs;
 use super::shutdown_signals::ShutdownSignals;
 use crate::export::collector::access_token::AccessToken;
 use crate::export::collector::page_server::{self, PageOptions};
+use crate::export::collector::summing::BackgroundSums;
 use crate::export::collector::{CollectorService, ReadLimits, require_token, routes, serve};
 use crate::export::listener::tls::{ServerCertificate, TlsListener};
 use crate::export::store::{Store, StoreOptions};
@@ -109,6 +110,7 @@ async fn run_collector(args: &CollectorArgs) -> anyhow::Result<()> {
     let listen = listener.local_addr().context("cannot read the address of the listening socket")?;
     let options = PageOptions { listen, limits: ReadLimits::default() };
     let page = page_server::router(Arc::clone(&store), options);
+    let _sums = BackgroundSums::start(Arc::clone(&store)).context("cannot start a thread for sums")?;
     let collector = Arc::new(CollectorService::new(store));
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
     // For people and for scripts that asked for any free port.

@@ -23,6 +23,10 @@ mod pyroscope_receiver;
 mod receiver_tests;
 mod sample_timeline;
 mod selection;
+mod stored_sum;
+pub mod summing;
+#[cfg(test)]
+mod summing_tests;
 #[cfg(test)]
 mod tests;
 

@@ -2,6 +2,7 @@
 //! further than anybody waits for.
 
 mod decode_ahead;
+mod summed;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,8 +14,9 @@ use serde::Serialize;
 
 use super::sample_timeline::ActivityTimeline;
 use super::selection::{Group, Query, Selection};
+use super::stored_sum::StoredSum;
 use crate::event_type::{EventType, ShownUnit};
-use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store};
+use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange};
 use crate::profile::call_tree::{CallTree, PAGE_NODES, PprofSeries, TreeBuilder};
 use crate::profile::comparison::ComparedSide;
 use crate::profile::gzip;
@@ -24,6 +26,7 @@ use crate::profile::pprof::{add_cpu_time, sampled_events};
 use crate::proto::pprof::Profile;
 
 use decode_ahead::for_each_profile;
+use summed::{divide, for_each_sum};
 
 /// Limits of what one request may cost.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +81,28 @@ pub(super) struct FlameGraph {
     /// When the samples were taken, by what JVMs spent them on; `None` where that isn't counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) activities: Option<ActivityTimeline>,
+}
+
+/// What is counted in one step: a profile, or the sum of several of one series.
+enum Taken<'a> {
+    One(&'a ProfileRef, &'a Profile),
+    Sum(&'a [&'a ProfileRef], &'a StoredSum),
+}
+
+impl Taken<'_> {
+    fn first(&self) -> &ProfileRef {
+        match self {
+            Self::One(reference, _) => reference,
+            Self::Sum(profiles, _) => profiles[0],
+        }
+    }
+
+    fn profile(&self) -> &Profile {
+        match self {
+            Self::One(_, profile) => profile,
+            Self::Sum(_, sum) => &sum.profile,
+        }
+    }
 }
 
 /// What is known of a selection's profiles that were read.
@@ -182,16 +207,35 @@ impl ProfileReader {
         let mut activities = ActivityTimeline::new(selection.range);
         builder.take_activity_totals();
         let (mut cpu_time, mut events) = (CpuTime::default(), 0_u64);
-        let (read, unreadable) = self.each(&profiles, |reference, profile| {
+        // What a filter of stacks leaves of each profile is known only from the profile.
+        let has_sums = query.under.is_empty() && sample_type.is_none_or(|name| name == "samples");
+        let range = has_sums.then_some(selection.range);
+        let mut take = |taken: Taken<'_>| {
+            let reference = taken.first();
             let group = groups.as_ref().and_then(|groups| groups.get(&*reference.fingerprint));
             let labels = labels.get(&*reference.fingerprint).copied();
             let series = PprofSeries { group: group.map(|group| &**group), labels, sample_type };
-            builder.add_pprof(&profile, &series).map_err(|error| error.to_string())?;
-            activities.add(reference, builder.take_activity_totals());
-            cpu_time.add(reference.samples, profile.period);
-            events = events.saturating_add(sampled_events(&profile, sample_type.unwrap_or("samples")));
+            builder.add_pprof(taken.profile(), &series).map_err(|error| error.to_string())?;
+            let totals = builder.take_activity_totals();
+            match &taken {
+                Taken::One(reference, profile) => {
+                    activities.add(reference, totals);
+                    cpu_time.add(reference.samples, profile.period);
+                    let of = sampled_events(profile, sample_type.unwrap_or("samples"));
+                    events = events.saturating_add(of);
+                }
+                Taken::Sum(profiles, sum) => {
+                    for (reference, part) in profiles.iter().zip(&sum.parts) {
+                        activities.add(reference, part.activities);
+                        cpu_time.add(part.samples, part.period);
+                    }
+                    let of = sum.events.get("samples").copied().unwrap_or(0);
+                    events = events.saturating_add(of);
+                }
+            }
             Ok(())
-        })?;
+        };
+        let (read, unreadable) = self.each_or_sum(&profiles, range, &mut take)?;
         let series = series.len();
         let duration_ns = covered_time(&profiles);
         Ok(ReadSelection { cpu_time, events, duration_ns, profiles: read, unreadable, series, activities })
@@ -223,6 +267,39 @@ impl ProfileReader {
         Ok(MergedPprof { bytes: gzip::compress(&merger.finish().encode_to_vec())?, unreadable })
     }
 
+    /// Hands every profile to `take`, in sums where there are any if a range is given, and says how
+    /// many it took and how many it or the store refused.
+    fn each_or_sum(
+        &self,
+        profiles: &[ProfileRef],
+        range: Option<TimeRange>,
+        take: &mut impl FnMut(Taken<'_>) -> Result<(), String>,
+    ) -> Result<(usize, usize), ReadError> {
+        let Some(range) = range else {
+            return self.each(profiles, |reference, profile| take(Taken::One(reference, &profile)));
+        };
+        let (summed, single) = divide(&self.store, profiles, range);
+        let mut single: Vec<ProfileRef> = single.into_iter().cloned().collect();
+        let bytes: u64 = summed.iter().map(|sum| sum.bytes).sum();
+        self.check_numbers(summed.len() + single.len(), bytes.saturating_add(bytes_of(&single)))?;
+        let start = Instant::now();
+        let mut read = 0;
+        for_each_sum(&self.store, &summed, |of, sum| {
+            self.check_progress(start, summed.len())?;
+            let taken = sum.is_some_and(|sum| take(Taken::Sum(&of.profiles, &sum)).is_ok());
+            if taken {
+                read += of.profiles.len();
+            } else {
+                single.extend(of.profiles.iter().map(|profile| (*profile).clone()));
+            }
+            Ok::<(), ReadError>(())
+        })?;
+        single.sort_by_key(|profile| (profile.start, profile.number()));
+        let (read_single, unreadable) =
+            self.each(&single, |reference, profile| take(Taken::One(reference, &profile)))?;
+        Ok((read + read_single, unreadable))
+    }
+
     /// Hands every profile to `take`, and says how many it took and how many it or the store
     /// refused.
     fn each(
@@ -230,17 +307,11 @@ impl ProfileReader {
         profiles: &[ProfileRef],
         mut take: impl FnMut(&ProfileRef, Profile) -> Result<(), String>,
     ) -> Result<(usize, usize), ReadError> {
-        self.check_size(profiles)?;
+        self.check_numbers(profiles.len(), bytes_of(profiles))?;
         let start = Instant::now();
         let (mut read, mut unreadable) = (0, 0);
         for_each_profile(&self.store, profiles, |reference, profile| {
-            if self.is_cancelled.load(Ordering::Relaxed) {
-                return Err(ReadError::Cancelled);
-            }
-            if start.elapsed() > self.limits.time {
-                let seconds = self.limits.time.as_secs();
-                return Err(ReadError::TooSlow { profiles: profiles.len(), seconds });
-            }
+            self.check_progress(start, profiles.len())?;
             match profile.and_then(|profile| take(reference, profile)) {
                 Ok(()) => read += 1,
                 Err(error) => {
@@ -249,18 +320,28 @@ impl ProfileReader {
                     tracing::warn!(series, error, "stored profile left out of an answer");
                 }
             }
-            Ok(())
+            Ok::<(), ReadError>(())
         })?;
         Ok((read, unreadable))
     }
 
-    fn check_size(&self, profiles: &[ProfileRef]) -> Result<(), ReadError> {
-        let bytes = bytes_of(profiles);
-        if bytes <= self.limits.bytes && profiles.len() <= self.limits.profiles {
+    /// Refuses to go on for a client that has gone, or for too long.
+    fn check_progress(&self, start: Instant, profiles: usize) -> Result<(), ReadError> {
+        if self.is_cancelled.load(Ordering::Relaxed) {
+            return Err(ReadError::Cancelled);
+        }
+        if start.elapsed() > self.limits.time {
+            return Err(ReadError::TooSlow { profiles, seconds: self.limits.time.as_secs() });
+        }
+        Ok(())
+    }
+
+    fn check_numbers(&self, profiles: usize, bytes: u64) -> Result<(), ReadError> {
+        if bytes <= self.limits.bytes && profiles <= self.limits.profiles {
             return Ok(());
         }
         Err(ReadError::TooMuch {
-            profiles: profiles.len(),
+            profiles,
             mib: bytes.div_ceil(1 << 20),
             max_profiles: self.limits.profiles,
             max_mib: self.limits.bytes >> 20,

@@ -118,7 +118,7 @@ impl ActivityTimeline {
     pub(super) fn add(&mut self, profile: &ProfileRef, samples: ActivitySamples) {
         let start = profile.start.0.saturating_sub(self.range.start.0) as f64;
         for (row, count) in self.samples.iter_mut().zip(samples).filter(|(_, count)| *count > 0) {
-            let mut bars = Bars { samples: std::mem::take(row), ..Bars::new(self.range) };
+            let mut bars = Bars { samples: std::mem::take(row), step: self.step_ms * 1e6 };
             bars.add(start, profile.duration.as_nanos() as f64, count as f64);
             *row = bars.samples;
         }

@@ -337,7 +337,8 @@ mod tests {
     fn slot_of_version_2(entry: &LedgerEntry) -> Vec<u8> {
         let json = serde_json::to_value(LedgerEntry { version: 2, ..entry.clone() }).expect("JSON");
         let mut fields = json.as_object().expect("an object").clone();
-        (fields.remove("in_transit"), fields.remove("is_alone"));
+        fields.remove("in_transit");
+        fields.remove("is_alone");
         let text = serde_json::Value::from(fields).to_string();
         let mut slot = crc32fast::hash(text.as_bytes()).to_le_bytes().to_vec();
         slot.extend((text.len() as u32).to_le_bytes());

@@ -74,6 +74,9 @@ impl Store {
         self.become_writer(&mut writer)?;
         self.check(profiles)?;
         let (plans, new_series) = self.plan(profiles);
+        for plan in &plans {
+            self.remove_sums_of(&plan.fingerprint, plan.entry.start);
+        }
         let written = self.write_files(profiles, &plans, &new_series).inspect_err(|_| {
             for fingerprint in new_series.keys() {
                 self.remove_series_dir(fingerprint);
@@ -226,6 +229,7 @@ impl Store {
     /// The entry goes even if its file can't be removed: else the same file would be tried for
     /// ever.
     fn remove(&self, profile: &ProfileRef) {
+        self.remove_sums_of(&profile.fingerprint, profile.start);
         let path = file_names::profile_path(&self.dir, profile);
         if let Err(error) = fs::remove_file(&path) {
             tracing::warn!(path = %path.display(), %error, "profile can't be removed from the full store");

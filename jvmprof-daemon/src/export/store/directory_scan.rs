@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use super::index::StoreIndex;
-use super::{StoreCounters, StoreError, StoreState, file_names, staged_files};
+use super::{StoreCounters, StoreError, StoreState, file_names, staged_files, sums};
 use crate::profile::model::LabelSet;
 
 /// Far more than any label set; a larger file isn't one.
@@ -44,7 +44,8 @@ pub(super) fn scan(dir: &Path, leftovers: Leftovers, strangers: Strangers) -> Re
         let entry = entry.map_err(StoreError::io("list", &root))?;
         scan.series(&entry);
     }
-    let DirectoryScan { index, counters, .. } = scan;
+    let DirectoryScan { mut index, counters, .. } = scan;
+    sums::scan_sums(dir, &mut index, leftovers == Leftovers::Remove);
     tracing::debug!(dir = %dir.display(), used_bytes = index.used_bytes(), ?counters, "store read");
     Ok(StoreState { index, counters })
 }

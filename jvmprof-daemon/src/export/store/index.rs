@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::sums::{SumEntry, SumPeriod};
 use super::types::{ProfileRef, UnixNanos};
 use crate::profile::model::LabelSet;
 
@@ -45,12 +46,22 @@ pub(super) struct SeriesEntry {
     pub(super) labels: LabelSet,
     label_bytes: u64,
     entries: BTreeMap<(UnixNanos, u64), ProfileEntry>,
+    sums: BTreeMap<SumPeriod, SumEntry>,
 }
 
 impl SeriesEntry {
     /// Oldest first.
     pub(super) fn entries(&self) -> impl Iterator<Item = &ProfileEntry> {
         self.entries.values()
+    }
+
+    /// Those that began at `start` or later, oldest first.
+    pub(super) fn entries_from(&self, start: UnixNanos) -> impl Iterator<Item = &ProfileEntry> {
+        self.entries.range((start, 0)..).map(|(_, entry)| entry)
+    }
+
+    pub(super) fn sum(&self, period: SumPeriod) -> Option<&SumEntry> {
+        self.sums.get(&period)
     }
 }
 
@@ -92,6 +103,7 @@ impl StoreIndex {
             labels,
             label_bytes: in_blocks(label_bytes),
             entries: BTreeMap::new(),
+            sums: BTreeMap::new(),
         };
         self.used_bytes = self.used_bytes.saturating_add(series.label_bytes);
         if let Some(replaced) = self.by_fingerprint.insert(fingerprint, series) {
@@ -106,6 +118,22 @@ impl StoreIndex {
         self.used_bytes = self.used_bytes.saturating_add(in_blocks(entry.bytes));
         series.entries.insert((entry.start, entry.number), entry);
         self.by_age.insert((entry.start, entry.number, Arc::clone(&series.fingerprint)));
+    }
+
+    /// Adds a sum to a series that is known; nothing happens if it isn't.
+    pub(super) fn add_sum(&mut self, fingerprint: &str, entry: SumEntry) {
+        self.remove_sum(fingerprint, entry.period);
+        let Some(series) = self.by_fingerprint.get_mut(fingerprint) else { return };
+        self.next_number = self.next_number.max(entry.number.saturating_add(1));
+        self.used_bytes = self.used_bytes.saturating_add(in_blocks(entry.bytes));
+        series.sums.insert(entry.period, entry);
+    }
+
+    /// Forgets a sum and returns it, if it is known.
+    pub(super) fn remove_sum(&mut self, fingerprint: &str, period: SumPeriod) -> Option<SumEntry> {
+        let removed = self.by_fingerprint.get_mut(fingerprint)?.sums.remove(&period)?;
+        self.used_bytes = self.used_bytes.saturating_sub(in_blocks(removed.bytes));
+        Some(removed)
     }
 
     /// The profile that is to go first.

@@ -4,6 +4,7 @@
 //! DIR/lock                                                  held by the one process that writes
 //! DIR/series/<fingerprint>/labels.json                      the label set, `__name__` included
 //! DIR/series/<fingerprint>/<start>-<duration>-<samples>-<number>.pb.gz
+//! DIR/sums/                                                 sums of profiles, see `sums.rs`
 //! ```
 //! The names of the files say all that the index needs, so that opening reads no profile. Every
 //! file is written under a temporary name, synced and renamed: it is either whole or absent. What a
@@ -20,6 +21,7 @@ mod index;
 mod parallel_sync;
 mod queries;
 mod staged_files;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -31,6 +33,7 @@ use crate::profile::model::LabelSet;
 
 pub use append::NewProfile;
 pub use error::StoreError;
+pub use sums::{MissingSum, SUM_PERIODS, SumPeriod};
 pub use types::{Matcher, ProfileRef, SeriesInfo, TimeRange, UnixNanos};
 
 /// The label that holds the profile's name.

@@ -99,7 +99,7 @@ pub(super) fn remove_series_dir(dir: &Path) {
 }
 
 /// Removes a file of ours as far as possible: what stays is found by the next opening.
-fn remove(path: &Path) {
+pub(super) fn remove(path: &Path) {
     match fs::remove_file(path) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

@@ -94,3 +94,10 @@ pub struct ProfileRef {
     pub bytes: u64,
     pub(super) number: u64,
 }
+
+impl ProfileRef {
+    /// Returns what sets it apart from other profiles of the store.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}

@@ -6,6 +6,7 @@ mod encode;
 pub mod line_column;
 pub mod merge;
 mod sampled_events;
+pub mod stack_sum;
 mod strings;
 mod tables;
 #[cfg(test)]
