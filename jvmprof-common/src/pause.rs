@@ -10,7 +10,7 @@
 /// kernel programs remember. Only the JVM's VM thread changes it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PausedJvm {
+pub struct JvmPauseState {
     /// `task_struct.start_boottime` of the process, ns.
     pub start_ns: u64,
     /// The address of `VMThread::_cur_vm_operation`, a `VM_Operation*`; 0 if it isn't known.
@@ -71,5 +71,5 @@ pub const PAUSE_MAGIC: u64 = u64::from_le_bytes(*b"jvmstop\x01");
 pub const NO_CAUSE: u64 = u64::from_le_bytes(*b"No GC\0\0\0");
 pub const NO_CAUSE_BITS: u64 = 0xffff_ffff_ffff;
 
-const _: () = assert!(size_of::<PausedJvm>() == 11 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<JvmPauseState>() == 11 * 8, "no padding: it lies in a map");
 const _: () = assert!(size_of::<PauseRecord>() == 7 * 8 + CAUSE_BYTES, "no padding: it is copied as bytes");

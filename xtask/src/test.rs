@@ -177,7 +177,7 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
     suites.check("stacks of the zoo's programs", || zoo_smoke(&setup.jdks));
     suites.check("profiles of allocation", || allocation::smoke(&needed_jdks(&setup.jdks), &build::fast()?));
     suites.check("a short soak", soak::short);
-    suites.check("kernel 6.12", || kernels::check(&[kernels::Line::V6_12], None));
+    suites.check("kernel 6.12", || kernels::run_suite(&[kernels::Line::V6_12], None));
     suites.close()
 }
 

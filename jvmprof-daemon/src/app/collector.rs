@@ -13,7 +13,7 @@ use super::args::CollectorArgs;
 use super::shutdown_signals::ShutdownSignals;
 use crate::export::collector::access_token::AccessToken;
 use crate::export::collector::page_server::{self, PageOptions};
-use crate::export::collector::summing::BackgroundSums;
+use crate::export::collector::sums::BackgroundSums;
 use crate::export::collector::{CollectorService, ReadLimits, require_token, routes, serve};
 use crate::export::listener::tls::{ServerCertificate, TlsListener};
 use crate::export::store::{Store, StoreOptions};

@@ -227,7 +227,7 @@ impl Pipeline {
             self.state.handle(event);
             has_happened = true;
             if Instant::now() >= end {
-                self.sampler.mark_urgent();
+                self.sampler.notify_events_left();
                 return true;
             }
         }

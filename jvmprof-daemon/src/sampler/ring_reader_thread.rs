@@ -129,7 +129,7 @@ impl BackgroundSampler {
     }
 
     /// Makes [`Self::urgent`] resolve, since events are left in the queue.
-    pub fn mark_urgent(&self) {
+    pub fn notify_events_left(&self) {
         self.shared.urgent.notify_one();
     }
 

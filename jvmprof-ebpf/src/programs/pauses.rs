@@ -11,14 +11,14 @@ use aya_ebpf::{
 };
 use jvmprof_common::{
     address::Avma,
-    pause::{CAUSE_BYTES, NO_CAUSE, NO_CAUSE_BITS, NO_OPERATION, PAUSE_MAGIC, PauseRecord, PausedJvm},
+    pause::{CAUSE_BYTES, JvmPauseState, NO_CAUSE, NO_CAUSE_BITS, NO_OPERATION, PAUSE_MAGIC, PauseRecord},
 };
 
 use crate::{emit::emit_pause, task::Task, user_memory};
 
 /// The daemon sets its size.
 #[map]
-static PAUSED_JVMS: HashMap<u32, PausedJvm> = HashMap::with_max_entries(1, 0);
+static PAUSED_JVMS: HashMap<u32, JvmPauseState> = HashMap::with_max_entries(1, 0);
 
 /// `RuntimeService::record_safepoint_begin`: threads are going to be stopped.
 #[uprobe]
@@ -64,7 +64,7 @@ fn pause_end(ctx: ProbeContext) -> u32 {
 
 /// Returns the JVM that runs, if it is followed.
 #[inline(always)]
-fn jvm_of<'a>(ctx: &ProbeContext) -> Option<&'a mut PausedJvm> {
+fn jvm_of<'a>(ctx: &ProbeContext) -> Option<&'a mut JvmPauseState> {
     let jvm = PAUSED_JVMS.get_ptr_mut(ctx.tgid())?;
     // SAFETY: the map lends a valid pointer, and only one thread of a JVM comes here.
     let jvm = unsafe { &mut *jvm };
@@ -75,7 +75,7 @@ fn jvm_of<'a>(ctx: &ProbeContext) -> Option<&'a mut PausedJvm> {
 }
 
 #[inline(always)]
-fn record(ctx: &ProbeContext, jvm: &PausedJvm, time_ns: u64) -> PauseRecord {
+fn record(ctx: &ProbeContext, jvm: &JvmPauseState, time_ns: u64) -> PauseRecord {
     PauseRecord {
         magic: PAUSE_MAGIC,
         time_ns,
@@ -111,7 +111,7 @@ fn collections(at: u64) -> u64 {
 /// Reads the cause of the collection that is under way, which goes on beside the threads after the
 /// pause, or else of the last one, which the pause was.
 #[inline(always)]
-fn read_cause(jvm: &PausedJvm, cause: &mut [u64; CAUSE_BYTES / 8]) {
+fn read_cause(jvm: &JvmPauseState, cause: &mut [u64; CAUSE_BYTES / 8]) {
     let Some(first) = user_memory::read_word(Avma(jvm.cause_at)) else { return };
     let at = if first & NO_CAUSE_BITS == NO_CAUSE { jvm.last_cause_at } else { jvm.cause_at };
     // SAFETY: the words are as long.

@@ -48,14 +48,14 @@ pub(crate) struct KernelsArgs {
 
 pub(crate) fn main(args: &KernelsArgs) -> anyhow::Result<()> {
     let lines = if args.kernels.is_empty() { &Line::ALL[..] } else { &args.kernels };
-    check(lines, args.jdk.as_deref())
+    run_suite(lines, args.jdk.as_deref())
 }
 
 /// Installs missing packages, builds, and runs the suite on the newest kernel of each line.
 ///
 /// # Errors
 /// A step failed on some kernel, or none could be booted.
-pub(crate) fn check(lines: &[Line], jdk: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn run_suite(lines: &[Line], jdk: Option<&Path>) -> anyhow::Result<()> {
     packages::install(packages::FOR_KERNELS)?;
     let jdk = chosen_jdk(jdk)?;
     let jvmprof = stripped(&build::fast()?)?;

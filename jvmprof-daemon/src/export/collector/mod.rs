@@ -23,10 +23,7 @@ mod pyroscope_receiver;
 mod receiver_tests;
 mod sample_timeline;
 mod selection;
-mod stored_sum;
-pub mod summing;
-#[cfg(test)]
-mod summing_tests;
+pub mod sums;
 #[cfg(test)]
 mod tests;
 

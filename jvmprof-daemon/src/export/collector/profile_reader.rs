@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::sample_timeline::ActivityTimeline;
 use super::selection::{Group, Query, Selection};
-use super::stored_sum::StoredSum;
+use super::sums::stored_sum::StoredSum;
 use crate::event_type::{EventType, ShownUnit};
 use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange};
 use crate::profile::call_tree::{CallTree, PAGE_NODES, PprofSeries, TreeBuilder};

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sums::{SumEntry, SumPeriod};
-use super::types::{ProfileRef, UnixNanos};
+use super::types::{ProfileRef, SumEntry, SumPeriod, UnixNanos};
 use crate::profile::model::LabelSet;
 
 /// File systems allocate in blocks of this size; many profiles are smaller than one.

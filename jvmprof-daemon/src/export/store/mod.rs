@@ -33,8 +33,8 @@ use crate::profile::model::LabelSet;
 
 pub use append::NewProfile;
 pub use error::StoreError;
-pub use sums::{MissingSum, SUM_PERIODS, SumPeriod};
-pub use types::{Matcher, ProfileRef, SeriesInfo, TimeRange, UnixNanos};
+pub use sums::{MissingSum, SUM_PERIODS};
+pub use types::{Matcher, ProfileRef, SeriesInfo, SumPeriod, TimeRange, UnixNanos};
 
 /// The label that holds the profile's name.
 pub const NAME_LABEL: &str = "__name__";

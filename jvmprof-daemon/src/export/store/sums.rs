@@ -14,7 +14,7 @@ use std::sync::PoisonError;
 
 use super::index::{ProfileEntry, SeriesEntry};
 use super::staged_files::{self, StagedFile};
-use super::types::{ProfileRef, TimeRange, UnixNanos};
+use super::types::{ProfileRef, SumEntry, SumPeriod, TimeRange, UnixNanos};
 use super::{Store, StoreError, file_names};
 
 const NANOS: i64 = 1_000_000_000;
@@ -26,36 +26,6 @@ pub const SUM_PERIODS: [i64; 2] = [3_600 * NANOS, 300 * NANOS];
 const MIN_PARTS: usize = 4;
 
 const SUM: &str = ".sum.gz";
-
-/// The period of a sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SumPeriod {
-    pub start: UnixNanos,
-    /// Nanoseconds.
-    pub length: i64,
-}
-
-impl SumPeriod {
-    /// Returns the period of this length in which a time lies.
-    pub fn of(time: UnixNanos, length: i64) -> Self {
-        Self { start: UnixNanos(time.0.saturating_sub(time.0.rem_euclid(length))), length }
-    }
-
-    /// Returns the period's time.
-    pub fn range(&self) -> TimeRange {
-        TimeRange { start: self.start, end: UnixNanos(self.start.0.saturating_add(self.length)) }
-    }
-}
-
-/// The file of a sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SumEntry {
-    pub(super) period: SumPeriod,
-    /// Larger than those of its profiles: no later profile gets one of these.
-    pub(super) number: u64,
-    digest: u64,
-    pub(super) bytes: u64,
-}
 
 /// Profiles that have no sum yet.
 #[derive(Debug)]

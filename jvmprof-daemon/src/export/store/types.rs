@@ -101,3 +101,34 @@ impl ProfileRef {
         self.number
     }
 }
+
+/// The period of a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SumPeriod {
+    pub start: UnixNanos,
+    /// Nanoseconds.
+    pub length: i64,
+}
+
+impl SumPeriod {
+    /// Returns the period of this length in which a time lies.
+    pub fn of(time: UnixNanos, length: i64) -> Self {
+        Self { start: UnixNanos(time.0.saturating_sub(time.0.rem_euclid(length))), length }
+    }
+
+    /// Returns the period's time.
+    pub fn range(&self) -> TimeRange {
+        TimeRange { start: self.start, end: UnixNanos(self.start.0.saturating_add(self.length)) }
+    }
+}
+
+/// The file of a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SumEntry {
+    pub(super) period: SumPeriod,
+    /// Larger than those of its profiles: no later profile gets one of these.
+    pub(super) number: u64,
+    /// Of all profiles of the period.
+    pub(super) digest: u64,
+    pub(super) bytes: u64,
+}

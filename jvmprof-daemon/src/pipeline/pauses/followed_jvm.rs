@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use jvmprof_common::pause::{CAUSE_BYTES, NO_OPERATION, PauseRecord, PausedJvm};
+use jvmprof_common::pause::{CAUSE_BYTES, JvmPauseState, NO_OPERATION, PauseRecord};
 
 use crate::hotspot::{Image, OperationNames};
 use crate::pipeline::allocation::probed_files::ProbedFile;
@@ -84,7 +84,7 @@ pub(super) struct FollowedJvm {
     /// When the kernel programs ceased to follow it.
     events_ended_ns: Option<u64>,
     /// What they knew of it then.
-    last: Option<PausedJvm>,
+    last: Option<JvmPauseState>,
     pub(super) name: Option<JvmName>,
     /// True if that is its main class.
     pub(super) has_class: bool,
@@ -176,7 +176,7 @@ impl FollowedJvm {
     }
 
     /// The kernel programs follow it no longer. `last`: what they knew of it.
-    pub(super) fn end_events(&mut self, last: Option<PausedJvm>, now_ns: u64) {
+    pub(super) fn end_events(&mut self, last: Option<JvmPauseState>, now_ns: u64) {
         self.events_ended_ns = Some(now_ns);
         self.last = last;
     }
@@ -187,7 +187,7 @@ impl FollowedJvm {
     }
 
     /// Returns what the kernel programs knew of it when they ceased to follow it.
-    pub(super) const fn last(&self) -> Option<&PausedJvm> {
+    pub(super) const fn last(&self) -> Option<&JvmPauseState> {
         self.last.as_ref()
     }
 
@@ -205,7 +205,7 @@ impl FollowedJvm {
     /// Ends the stop that is under way if the kernel programs, which know `now` of it, have seen
     /// its end: the record of that may be lost. If it only hasn't been read yet, it corrects the
     /// time.
-    pub(super) fn check_stop(&mut self, now: Option<&PausedJvm>, now_ns: u64) {
+    pub(super) fn check_stop(&mut self, now: Option<&JvmPauseState>, now_ns: u64) {
         let Some(open) = self.open else { return };
         if is_under_way(&open, now) {
             return;
@@ -320,7 +320,7 @@ impl FollowedJvm {
 }
 
 /// Returns true if a stop goes on, as the kernel programs know the JVM: its end may be lost.
-fn is_under_way(open: &PauseRecord, jvm: Option<&PausedJvm>) -> bool {
+fn is_under_way(open: &PauseRecord, jvm: Option<&JvmPauseState>) -> bool {
     jvm.is_some_and(|jvm| jvm.reached_ns == open.reached_ns)
 }
 
@@ -352,8 +352,8 @@ mod tests {
     }
 
     /// What the kernel programs know of a JVM that has been stopped since then.
-    fn stopped_since(reached_ns: u64) -> Option<PausedJvm> {
-        Some(PausedJvm { reached_ns, ..PausedJvm::default() })
+    fn stopped_since(reached_ns: u64) -> Option<JvmPauseState> {
+        Some(JvmPauseState { reached_ns, ..JvmPauseState::default() })
     }
 
     #[test]

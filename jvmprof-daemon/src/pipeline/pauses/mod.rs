@@ -15,7 +15,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use jvmprof_common::pause::{PauseRecord, PausedJvm};
+use jvmprof_common::pause::{JvmPauseState, PauseRecord};
 
 use super::allocation::probed_files::{NoProbes, ProbedFiles, Purpose};
 use super::jvm_totals::{AllJvmTotals, MAIN_CLASS_LABEL, jvm_name};
@@ -65,17 +65,17 @@ pub struct PauseCounts {
 
 /// The JVMs that the kernel programs follow, by their process ids.
 pub(super) trait PausedJvms {
-    fn insert(&mut self, pid: u32, jvm: PausedJvm) -> Result<(), SamplerError>;
-    fn get(&self, pid: u32) -> Option<PausedJvm>;
+    fn insert(&mut self, pid: u32, jvm: JvmPauseState) -> Result<(), SamplerError>;
+    fn get(&self, pid: u32) -> Option<JvmPauseState>;
     fn remove(&mut self, pid: u32);
 }
 
 impl PausedJvms for PauseMap {
-    fn insert(&mut self, pid: u32, jvm: PausedJvm) -> Result<(), SamplerError> {
+    fn insert(&mut self, pid: u32, jvm: JvmPauseState) -> Result<(), SamplerError> {
         Self::insert(self, pid, jvm)
     }
 
-    fn get(&self, pid: u32) -> Option<PausedJvm> {
+    fn get(&self, pid: u32) -> Option<JvmPauseState> {
         Self::get(self, pid)
     }
 
@@ -145,13 +145,13 @@ impl<M: PausedJvms> PauseTracker<M> {
         };
         self.attempts.remove(&process.key);
         let address = |at: Option<crate::types::Avma>| at.map_or(0, |at| at.0);
-        let target = PausedJvm {
+        let target = JvmPauseState {
             start_ns,
             operation_at: address(variables.operation),
             collections_at: address(variables.collections.filter(|_| variables.causes.is_some())),
             cause_at: address(variables.causes.map(|causes| causes.now)),
             last_cause_at: address(variables.causes.map(|causes| causes.last)),
-            ..PausedJvm::default()
+            ..JvmPauseState::default()
         };
         // Its exec, or the end of an earlier process, may not have been seen.
         self.exec(process.pid, monotonic_ns());
@@ -323,7 +323,7 @@ fn end_events_of(map: &mut impl PausedJvms, jvm: &mut FollowedJvm) {
 }
 
 /// Returns what the kernel programs know of a JVM that they follow.
-fn state_of(map: &impl PausedJvms, jvm: &FollowedJvm) -> Option<PausedJvm> {
+fn state_of(map: &impl PausedJvms, jvm: &FollowedJvm) -> Option<JvmPauseState> {
     // A later process may have the id.
     map.get(jvm.pid).filter(|known| known.start_ns == jvm.start_ns)
 }

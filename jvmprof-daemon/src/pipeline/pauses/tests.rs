@@ -10,15 +10,15 @@ const PID: u32 = 7;
 const START: u64 = 1;
 
 #[derive(Debug, Default)]
-struct Jvms(HashMap<u32, PausedJvm>);
+struct Jvms(HashMap<u32, JvmPauseState>);
 
 impl PausedJvms for Jvms {
-    fn insert(&mut self, pid: u32, jvm: PausedJvm) -> Result<(), SamplerError> {
+    fn insert(&mut self, pid: u32, jvm: JvmPauseState) -> Result<(), SamplerError> {
         self.0.insert(pid, jvm);
         Ok(())
     }
 
-    fn get(&self, pid: u32) -> Option<PausedJvm> {
+    fn get(&self, pid: u32) -> Option<JvmPauseState> {
         self.0.get(&pid).copied()
     }
 
@@ -41,7 +41,7 @@ fn follow(tracker: &mut PauseTracker<Jvms>, number: u64, pid: u32) {
     let names = Arc::new(OperationNames::for_tests(&[]));
     let mut jvm = FollowedJvm::new(pid, START, ProbedFile::for_tests(), names, Image(Avma(0)));
     jvm.since_ns = Some(0);
-    let target = PausedJvm { start_ns: START, ..PausedJvm::default() };
+    let target = JvmPauseState { start_ns: START, ..JvmPauseState::default() };
     tracker.map.insert(pid, target).expect("there is room");
     tracker.jvms.insert(key(number), jvm);
 }

@@ -1,8 +1,9 @@
 //! The profiles of one series as one profile that a call tree can't tell from them.
 //!
-//! [`Merger`](super::merge::Merger) keeps what pprof's users need: addresses, mappings, the rules of
-//! google/pprof. A sum keeps what [`TreeBuilder::add_pprof`](crate::profile::call_tree::TreeBuilder)
-//! counts, and nothing else: stacks that differ in addresses alone are one.
+//! [`Merger`](super::merge::Merger) keeps what pprof's users need: addresses, mappings, the rules
+//! of google/pprof. A sum keeps what
+//! [`TreeBuilder::add_pprof`](crate::profile::call_tree::TreeBuilder) counts, and nothing else:
+//! stacks that differ in addresses alone are one.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! The BPF map of JVMs whose pauses are followed.
 
 use aya::maps::{HashMap, MapData};
-use jvmprof_common::pause::PausedJvm;
+use jvmprof_common::pause::JvmPauseState;
 
 use super::object::{PodValue, impl_pod, map_error, take_map};
 use crate::sampler::error::SamplerError;
@@ -11,7 +11,7 @@ const JVMS: &str = "PAUSED_JVMS";
 /// JVMs that are followed at a time, at most: 100 KiB.
 const MAX_JVMS: u32 = 1024;
 
-impl_pod!(PausedJvm);
+impl_pod!(JvmPauseState);
 
 /// The size of the map, for the loader: one entry where pauses aren't followed.
 pub(super) fn size(is_used: bool) -> (&'static str, u32) {
@@ -19,7 +19,7 @@ pub(super) fn size(is_used: bool) -> (&'static str, u32) {
 }
 
 /// The map of JVMs.
-pub struct PauseMap(HashMap<MapData, u32, PodValue<PausedJvm>>);
+pub struct PauseMap(HashMap<MapData, u32, PodValue<JvmPauseState>>);
 
 impl std::fmt::Debug for PauseMap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -36,12 +36,12 @@ impl PauseMap {
     ///
     /// # Errors
     /// Returns an error if 1,024 JVMs are followed, or the kernel refused.
-    pub fn insert(&mut self, pid: u32, jvm: PausedJvm) -> Result<(), SamplerError> {
+    pub fn insert(&mut self, pid: u32, jvm: JvmPauseState) -> Result<(), SamplerError> {
         self.0.insert(pid, PodValue(jvm), 0).map_err(map_error(JVMS))
     }
 
     /// Returns what is known of a JVM.
-    pub fn get(&self, pid: u32) -> Option<PausedJvm> {
+    pub fn get(&self, pid: u32) -> Option<JvmPauseState> {
         self.0.get(&pid, 0).ok().map(|jvm| jvm.0)
     }
 

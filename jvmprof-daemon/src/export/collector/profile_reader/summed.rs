@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use crate::export::collector::stored_sum::{self, StoredSum};
+use crate::export::collector::sums::stored_sum::{self, StoredSum};
 use crate::export::store::{ProfileRef, SUM_PERIODS, Store, SumPeriod, TimeRange};
 
 /// Threads that read sums for one request.

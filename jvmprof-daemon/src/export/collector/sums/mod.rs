@@ -1,12 +1,15 @@
 //! Makes the sums of periods that have ended, in the background.
 
+pub(super) mod stored_sum;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::stored_sum;
 use crate::export::store::{Matcher, MissingSum, ProfileRef, Store, SumPeriod, TimeRange, UnixNanos};
 
 /// A period is summed this long after its end: until then most of what belongs to it has come.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::ReadLimits;
-use super::profile_reader::ProfileReader;
-use super::selection::Query;
-use super::summing::sum_all;
+use super::sum_all;
+use crate::export::collector::ReadLimits;
+use crate::export::collector::profile_reader::ProfileReader;
+use crate::export::collector::selection::Query;
 use crate::export::store::{NewProfile, Store, StoreOptions, UnixNanos, with_name};
 use crate::profile::model::{FrameKind, SampleLabel, SampleLabels};
 use crate::profile::pprof;

@@ -26,12 +26,12 @@ const MAX_BYTES: usize = 64 << 20;
 
 /// A profile of a sum.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SummedPart {
+pub(in crate::export::collector) struct SummedPart {
     /// Start, duration, samples, bytes of [`ProfileRef`], and its number in the store.
     reference: (i64, u64, u64, u64, u64),
-    pub(super) samples: u64,
-    pub(super) period: i64,
-    pub(super) activities: ActivitySamples,
+    pub(in crate::export::collector) samples: u64,
+    pub(in crate::export::collector) period: i64,
+    pub(in crate::export::collector) activities: ActivitySamples,
 }
 
 fn identity(profile: &ProfileRef) -> (i64, u64, u64, u64, u64) {
@@ -49,15 +49,15 @@ struct Header {
 
 /// A sum that was read and found to be one of the wanted profiles.
 #[derive(Debug)]
-pub(super) struct StoredSum {
-    pub(super) parts: Vec<SummedPart>,
-    pub(super) events: BTreeMap<String, u64>,
-    pub(super) profile: Profile,
+pub(in crate::export::collector) struct StoredSum {
+    pub(in crate::export::collector) parts: Vec<SummedPart>,
+    pub(in crate::export::collector) events: BTreeMap<String, u64>,
+    pub(in crate::export::collector) profile: Profile,
 }
 
 /// A sum that can't be made or isn't believed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StoredSumError {
+pub(in crate::export::collector) enum StoredSumError {
     #[error(transparent)]
     Sum(#[from] SumError),
     #[error("reading a profile that is to be summed: {0}")]
@@ -74,7 +74,11 @@ pub(super) enum StoredSumError {
 ///
 /// # Errors
 /// One of them can't be read, or there is no exact sum.
-pub(super) fn encode(store: &Store, sum: &MissingSum, labels: &LabelSet) -> Result<Vec<u8>, StoredSumError> {
+pub(in crate::export::collector) fn encode(
+    store: &Store,
+    sum: &MissingSum,
+    labels: &LabelSet,
+) -> Result<Vec<u8>, StoredSumError> {
     let part_error = |error: &dyn std::fmt::Display| StoredSumError::Part(error.to_string());
     let cpu = EventType::Cpu.descriptor().series;
     let mut activities = TreeBuilder::default();
@@ -116,7 +120,10 @@ pub(super) fn encode(store: &Store, sum: &MissingSum, labels: &LabelSet) -> Resu
 ///
 /// # Errors
 /// It can't be read, or is one of others.
-pub(super) fn parse(bytes: &[u8], profiles: &[&ProfileRef]) -> Result<StoredSum, StoredSumError> {
+pub(in crate::export::collector) fn parse(
+    bytes: &[u8],
+    profiles: &[&ProfileRef],
+) -> Result<StoredSum, StoredSumError> {
     let unreadable = |error: &dyn std::fmt::Display| StoredSumError::Unreadable(error.to_string());
     let bytes = gzip::decompress(bytes, MAX_BYTES).map_err(|error| unreadable(&error))?;
     let (length, rest) = bytes.split_first_chunk().ok_or_else(|| unreadable(&"it is cut short"))?;
