@@ -256,24 +256,94 @@ fn a_thread_that_continues_has_its_carriers_stack_until_its_frames_are_there() {
     assert_eq!(frozen.entry.0, ENTRY);
 }
 
-#[test]
-fn a_thread_that_is_about_to_allocate_for_its_frames_is_at_its_entry() {
-    // `test rbx, rbx; jne`, with `mov rbx, rax` before it; `sub rsp, rbx; and rsp, -16`.
-    for (code, behind) in
-        [(0x75db_8548, 0), (0x85_48d8_8b48, 0), (0x75db_8548, 3), (0x00f0_e483_48e3_2b48, 0)]
-    {
-        let (mut words, jvm) = in_stubs(code, behind);
-        let mut frozen = FrozenWalk::default();
-        let cursor = Cursor::interrupted(STUB, ENTRY, 0);
-        assert_eq!(frozen_frames::enter(&cursor, &mut words, &jvm, &mut frozen), Ok(Avma(0)));
-        assert_eq!(frozen.entry.0, ENTRY);
-        // The barrier keeps three words there.
-        let cursor = Cursor::interrupted(STUB, ENTRY - 24, 0);
-        assert_eq!(
-            frozen_frames::enter(&cursor, &mut words, &jvm, &mut FrozenWalk::default()),
-            Err(Stop::Frozen)
-        );
+/// Puts code there, so that a word can be read at each byte.
+fn write_code(words: &mut Words, begin: u64, code: &[u8]) {
+    let padded: Vec<u8> = code.iter().copied().chain([0x90; 8]).collect();
+    for (offset, bytes) in padded.windows(8).enumerate() {
+        let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        words.0.insert(begin + offset as u64, word);
     }
+}
+
+const MOV_RBX_RAX: [u8; 3] = [0x48, 0x8b, 0xd8];
+/// `movsd xmm0, [rsp]; add rsp, 16; pop rax`
+const TAKE_BACK: [u8; 10] = [0xf2, 0x0f, 0x10, 0x04, 0x24, 0x48, 0x83, 0xc4, 0x10, 0x58];
+/// `test rbx, rbx; jne; jmp; sub rsp, rbx; and rsp, -16`
+const ALLOCATE: [u8; 17] =
+    [0x48, 0x85, 0xdb, 0x75, 5, 0xe9, 1, 2, 3, 4, 0x48, 0x2b, 0xe3, 0x48, 0x83, 0xe4, 0xf0];
+
+#[test]
+fn only_a_thread_that_continues_has_no_frames_while_its_stack_pointer_is_at_the_entry() {
+    let continues = [&MOV_RBX_RAX[..], &ALLOCATE].concat();
+    // The barrier's stack pointer is there, too: its callers are in the chunk.
+    let barrier = [&MOV_RBX_RAX[..], &TAKE_BACK, &ALLOCATE].concat();
+    for (code, offsets, expected) in
+        [(continues, &[0, 3, 6, 13][..], Ok(Avma(0))), (barrier, &[13, 16, 23][..], Err(Stop::Frozen))]
+    {
+        for offset in offsets {
+            let (mut words, jvm) = in_stubs(0, 8);
+            write_code(&mut words, STUB, &code);
+            let cursor = Cursor::interrupted(STUB + offset, ENTRY, 0);
+            let chunk = frozen_frames::enter(&cursor, &mut words, &jvm, &mut FrozenWalk::default());
+            assert_eq!(chunk, expected, "{offset} bytes");
+        }
+    }
+}
+
+const DO_YIELD: u64 = 0x7f11_0040_0000;
+/// Where a call of `doYield` returns to.
+const YIELDED: u64 = 0x7f11_0050_0010;
+
+/// Frames that `doYield` froze begin at word 60. The chunk says that its own begin at `sp`.
+/// `from_entry`: where `doYield` loads its stack pointer.
+fn yielded(sp: u64, left: u64, from_entry: u64) -> (Words, Jvm) {
+    let (mut words, jvm) = in_stubs(0, 8);
+    let fields = [(SIZE, WORDS | sp << 32), (BOTTOM, WORDS | left << 32)];
+    words.0.extend(fields.map(|(field, word)| (CHUNK + u64::from(field), word)));
+    // `call rel32`
+    let distance = u64::from(DO_YIELD.wrapping_sub(YIELDED) as u32);
+    words.0.extend([(YIELDED - 8, 0xe8 << 24 | distance << 32), (DO_YIELD + from_entry, MOV_RSP_ENTRY)]);
+    words.0.extend([(at(59), YIELDED), (at(sp - 1), 2)]);
+    words.0.insert(ENTRY + u64::from(ENTRY_BYTES) + 8, 0x7f11_0000_2000);
+    (words, jvm)
+}
+
+fn ends_at_entry(words: &mut Words, jvm: &Jvm, room: u64, last: u64) -> bool {
+    let begin = ENTRY - room * 8;
+    words.0.extend([(begin - 8, 1), (ENTRY - 8, last)]);
+    thawing::may_end_at_entry(words, jvm, StackAddress(begin), StackAddress(ENTRY))
+}
+
+/// The fast path empties the chunk, or takes a frame off it, before it copies.
+#[test]
+fn the_end_of_a_room_is_known_by_what_do_yield_froze() {
+    // All of a chunk, with `vzeroupper` and without it; one frame of ten words.
+    for (sp, left, from_entry) in [(WORDS, 0, 130), (WORDS, 0, 124), (70, 30, 130)] {
+        let (mut words, jvm) = yielded(sp, left, from_entry);
+        for (room, last, expected) in [
+            (40 + EXTRA, 2, true),
+            (40 + EXTRA, 3, false),
+            (40 + EXTRA, COMPILED, false),
+            (42 + EXTRA, 2, false),
+            (38 + EXTRA, 2, false),
+        ] {
+            let ends = ends_at_entry(&mut words, &jvm, room, last);
+            assert_eq!(ends, expected, "from {sp}, {from_entry}: {room} words, {last:#x}");
+        }
+    }
+}
+
+#[test]
+fn what_another_method_left_in_a_chunk_is_no_end() {
+    // Nothing there loads its stack pointer.
+    let (mut words, jvm) = yielded(WORDS, 0, 126);
+    assert!(!ends_at_entry(&mut words, &jvm, 40 + EXTRA, 2));
+    // No direct call; no generated code.
+    let (mut words, jvm) = yielded(WORDS, 0, 130);
+    words.0.insert(YIELDED - 8, 0);
+    assert!(!ends_at_entry(&mut words, &jvm, 40 + EXTRA, 2));
+    words.0.insert(at(59), 0x1234_5678);
+    assert!(!ends_at_entry(&mut words, &jvm, 40 + EXTRA, 2));
 }
 
 /// What was thawed refers to its continuation, too, and returns to generated code: it may look like

@@ -35,6 +35,10 @@ func createLines(
 	if err != nil {
 		return nil, err
 	}
+	// What a kill has cut off isn't the begin of the next message.
+	if _, err := file.Write([]byte{'\n'}); err != nil {
+		return nil, err
+	}
 	write := func(_ context.Context, profiles pprofile.Profiles) error {
 		line, err := (&pprofile.JSONMarshaler{}).MarshalProfiles(profiles)
 		if err != nil {

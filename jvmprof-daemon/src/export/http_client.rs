@@ -25,6 +25,7 @@ use hyper_util::rt::TokioExecutor;
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 use url::Url;
 
@@ -113,8 +114,10 @@ pub(in crate::export) struct HttpClient {
 #[derive(Debug)]
 pub(in crate::export) struct HttpAnswer {
     pub(in crate::export) status: StatusCode,
-    /// The first 64 KiB of the body.
+    /// The body; nothing of one that broke off or is longer than 64 KiB.
     pub(in crate::export) body: Bytes,
+    /// Whether that is all of it.
+    pub(in crate::export) is_whole: bool,
     /// The header `retry-after`.
     pub(in crate::export) retry_after: Option<Duration>,
 }
@@ -141,27 +144,25 @@ impl HttpClient {
     ) -> Result<HttpAnswer, PushOutcome> {
         // A file of credentials may be there the next time.
         let request = self.request(url, content_type, headers, body).map_err(PushOutcome::not_stored)?;
-        let exchange = async {
-            let response = self.connector.request(request).await?;
-            let (status, retry_after) = (response.status(), retry_after(response.headers()));
-            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-            // What was said is said, also if the reason doesn't arrive.
-            let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-            Ok(HttpAnswer { status, body, retry_after })
-        };
         let timeout = self.options.request_timeout;
-        let exchanged: Result<_, HttpError> =
-            tokio::time::timeout(timeout, exchange).await.map_err(|_| {
-                PushOutcome::possibly_lost(Code::DeadlineExceeded, format!("no answer after {timeout:?}"))
-            })?;
-        exchanged.map_err(|error| {
+        let until = Instant::now() + timeout;
+        let response = timeout_at(until, self.connector.request(request)).await.map_err(|_| {
+            PushOutcome::possibly_lost(Code::DeadlineExceeded, format!("no answer after {timeout:?}"))
+        })?;
+        let response = response.map_err(|error| {
             let message = causes(&error);
             if error.is_connect() || was_never_processed(&error) {
                 PushOutcome::not_stored(message)
             } else {
                 PushOutcome::possibly_lost(Code::Unavailable, message)
             }
-        })
+        })?;
+        let (status, retry_after) = (response.status(), retry_after(response.headers()));
+        // The status is an answer, also if the body doesn't arrive.
+        let body = timeout_at(until, Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect()).await;
+        let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes);
+        let is_whole = body.is_some();
+        Ok(HttpAnswer { status, body: body.unwrap_or_default(), is_whole, retry_after })
     }
 
     fn request(
@@ -321,4 +322,51 @@ fn authorization(options: &HttpOptions) -> Result<Option<HeaderValue>, HttpConfi
         HeaderValue::from_str(&text).map_err(|_| HttpConfigError::Credentials { path: path.clone() })?;
     value.set_sensitive(true);
     Ok(Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Posts to a server that answers with these bytes, and then closes the connection or says
+    /// nothing more.
+    async fn answer(bytes: Vec<u8>, closes: bool) -> HttpAnswer {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(&bytes).await.unwrap();
+            if !closes {
+                std::future::pending::<()>().await;
+            }
+        });
+        let options =
+            HttpOptions { request_timeout: Duration::from_secs(3), ..HttpOptions::new(url.clone()) };
+        let client = HttpClient::new(options).unwrap();
+        let answer = client.post(&url, "text/plain", &HeaderMap::new(), Bytes::from_static(b"x")).await;
+        server.abort();
+        answer.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_status_is_an_answer_also_without_the_whole_body() {
+        let head = |status: &str, length: usize| {
+            format!("HTTP/1.1 {status}\r\nretry-after: 7\r\ncontent-length: {length}\r\n\r\n").into_bytes()
+        };
+        let whole = answer([head("200 OK", 2), b"ok".to_vec()].concat(), true).await;
+        assert_eq!((whole.is_whole, &*whole.body), (true, &b"ok"[..]));
+        for closes in [true, false] {
+            let cut =
+                answer([head("503 Service Unavailable", 100), b"begin".to_vec()].concat(), closes).await;
+            assert_eq!((cut.status, cut.is_whole), (StatusCode::SERVICE_UNAVAILABLE, false));
+            assert_eq!((cut.body.len(), cut.retry_after), (0, Some(Duration::from_secs(7))));
+        }
+        let long = MAX_ANSWER_BYTES + 1;
+        let long = answer([head("200 OK", long), vec![b'x'; long]].concat(), true).await;
+        assert_eq!((long.status, long.is_whole), (StatusCode::OK, false));
+    }
 }

@@ -191,8 +191,9 @@ fn pass_copy(scratch: &mut Scratch) -> bool {
     is_same && scratch.frozen.copied < scratch.used
 }
 
-/// Words of the youngest frames that [`find_on_stack`] compares.
-const YOUNGEST: usize = 32;
+/// Words of the youngest frames that [`find_on_stack`] compares: the JVM's own functions are above
+/// the Java frames, with a word each.
+const YOUNGEST: usize = 64;
 
 /// Reads [`Scratch::words`], and returns where in them the youngest frame of these words stands,
 /// plus one; 0 if there is none. If it does, the thread may be just being frozen, and what is in

@@ -39,7 +39,8 @@ pub(crate) fn ensure() -> anyhow::Result<PathBuf> {
     files::remove_folder(&folder)?;
     files::create_folder(&folder)?;
     let mut go = Command::new("go");
-    go.args(["build", "-trimpath", "-mod=readonly", "-ldflags=-s -w", "-o"]).arg(folder.join(PROGRAM));
+    go.args(["build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w", "-o"])
+        .arg(folder.join(PROGRAM));
     run(go.arg(".").current_dir(&sources)).context(
         "building the OpenTelemetry collector that tests push to, which needs Go of the version in \
          xtask/otel-collector/go.mod and the Go module proxy",
@@ -53,8 +54,9 @@ pub(crate) fn ensure() -> anyhow::Result<PathBuf> {
 }
 
 fn is_built(sources: &Path, folder: &Path) -> bool {
-    SOURCES.iter().all(|source| {
-        let [wanted, built] = [sources, folder].map(|folder| fs::read(folder.join(source)).ok());
-        wanted.is_some() && wanted == built
-    })
+    folder.join(PROGRAM).is_file()
+        && SOURCES.iter().all(|source| {
+            let [wanted, built] = [sources, folder].map(|folder| fs::read(folder.join(source)).ok());
+            wanted.is_some() && wanted == built
+        })
 }

@@ -248,7 +248,7 @@ impl ProfileReader {
         let limits = MergeLimits::default();
         let mut merger = Merger::new(limits);
         let mut full = false;
-        let (_, unreadable) = self.each(&profiles, |_, mut profile| {
+        let (_, unreadable) = self.each(&profiles, Instant::now(), |_, mut profile| {
             add_cpu_time(&mut profile);
             merger.add(&profile).map_err(|error| {
                 full |= error.is_limit_of_the_whole();
@@ -275,14 +275,14 @@ impl ProfileReader {
         range: Option<TimeRange>,
         take: &mut impl FnMut(Taken<'_>) -> Result<(), String>,
     ) -> Result<(usize, usize), ReadError> {
+        let start = Instant::now();
         let Some(range) = range else {
-            return self.each(profiles, |reference, profile| take(Taken::One(reference, &profile)));
+            return self.each(profiles, start, |reference, profile| take(Taken::One(reference, &profile)));
         };
         let (summed, single) = divide(&self.store, profiles, range);
         let mut single: Vec<ProfileRef> = single.into_iter().cloned().collect();
         let bytes: u64 = summed.iter().map(|sum| sum.bytes).sum();
         self.check_numbers(summed.len() + single.len(), bytes.saturating_add(bytes_of(&single)))?;
-        let start = Instant::now();
         let mut read = 0;
         for_each_sum(&self.store, &summed, |of, sum| {
             self.check_progress(start, summed.len())?;
@@ -296,19 +296,19 @@ impl ProfileReader {
         })?;
         single.sort_by_key(|profile| (profile.start, profile.number()));
         let (read_single, unreadable) =
-            self.each(&single, |reference, profile| take(Taken::One(reference, &profile)))?;
+            self.each(&single, start, |reference, profile| take(Taken::One(reference, &profile)))?;
         Ok((read + read_single, unreadable))
     }
 
     /// Hands every profile to `take`, and says how many it took and how many it or the store
-    /// refused.
+    /// refused. `start` is when the request began.
     fn each(
         &self,
         profiles: &[ProfileRef],
+        start: Instant,
         mut take: impl FnMut(&ProfileRef, Profile) -> Result<(), String>,
     ) -> Result<(usize, usize), ReadError> {
         self.check_numbers(profiles.len(), bytes_of(profiles))?;
-        let start = Instant::now();
         let (mut read, mut unreadable) = (0, 0);
         for_each_profile(&self.store, profiles, |reference, profile| {
             self.check_progress(start, profiles.len())?;

@@ -68,6 +68,7 @@ pub(super) async fn send(sink_queue: Arc<SinkQueue>, backend: Backend) {
         under_way: JoinSet::new(),
         answer_time: Duration::ZERO,
         next_spooled: now,
+        retry_has_turn: false,
     };
     sender.run().await;
 }
@@ -82,6 +83,9 @@ struct Sender {
     answer_time: Duration,
     /// The time from which the spool may be sent.
     next_spooled: Instant,
+    /// The last request from the spool was none that had been tried: one of those is next, if it
+    /// may be sent.
+    retry_has_turn: bool,
 }
 
 /// A request that was sent, and what became of it.
@@ -103,7 +107,7 @@ enum Origin {
 }
 
 /// A series that failed so often by itself, others being taken each time in between, is refused.
-/// With the longest delay between two tries that takes five minutes.
+/// With the longest delays between two tries that takes five to ten minutes.
 const MAX_TRIES: u32 = 10;
 
 /// The next thing to do.
@@ -175,13 +179,14 @@ impl Sender {
         if let Some(request) = state.pop_fresh() {
             return in_flight(&mut state, request);
         }
-        if has_spooled && now >= self.next_spooled {
-            return SenderAction::Spooled { is_retry: false };
-        }
         // At the rate of the spool, too, since that is where they wait.
         let next_retry = self.server.retries.next().filter(|_| has_retries);
         let next_retry = next_retry.map(|next| next.max(self.next_spooled));
-        if next_retry.is_some_and(|next| now >= next) {
+        let is_retry_due = next_retry.is_some_and(|next| now >= next);
+        if has_spooled && now >= self.next_spooled && !(is_retry_due && self.retry_has_turn) {
+            return SenderAction::Spooled { is_retry: false };
+        }
+        if is_retry_due {
             return match state.pop_retry() {
                 Some(request) => in_flight(&mut state, request),
                 None => SenderAction::Spooled { is_retry: true },
@@ -253,6 +258,7 @@ impl Sender {
         let (tries, bytes) = (request.tries, request.bytes());
         if let (Some(disk), Origin::Spool(_)) = (&self.sink_queue.disk, &origin) {
             self.next_spooled = Instant::now() + pause_after(bytes, &disk.plan);
+            self.retry_has_turn = tries == 0;
         }
         let policy = FailurePolicy {
             send_again: self.sink_queue.options.send_again,
@@ -296,21 +302,31 @@ impl Sender {
             counts.possibly_twice += report.possibly_twice;
         }
         if !report.delivered.is_none() {
-            self.answer_time = took;
+            if self.server.is_current(ticket) {
+                self.answer_time = took;
+            }
             self.server.note_delivered(ticket);
         }
-        let is_request_failure = (ticket.is_after_probe || tries > 0) && report.possibly_lost.is_none();
+        let is_request_failure = self.server.is_current(ticket)
+            && (ticket.is_after_probe || tries > 0)
+            && report.possibly_lost.is_none();
         match report.problem.clone() {
             // A server that asks for time says that the reason is its own.
             Some(problem) if is_request_failure && report.retry_after.is_none() => {
                 self.schedule_retry(&problem, &mut report);
             }
-            Some(problem) => self.note_failure(Some(ticket), &problem, report.retry_after),
-            None => {
-                if self.server.is_current(ticket) {
-                    self.sink_queue.state().is_down = false;
+            Some(problem) => {
+                self.note_failure(Some(ticket), &problem, report.retry_after);
+                if is_request_failure {
+                    // Others go first: it may be this one for which the server asks for time.
+                    report.to_retry.iter_mut().for_each(|request| request.tries = request.tries.max(1));
+                    self.server.retries.note_failure(Instant::now());
                 }
             }
+            None if self.server.is_current(ticket) => {
+                self.sink_queue.state().is_down = self.server.retry_at().is_some();
+            }
+            None => {}
         }
         if let (Origin::Spool(taken), [whole]) = (&mut origin, &report.to_retry[..])
             && whole.samples == taken.samples

@@ -84,7 +84,7 @@ impl ServerState {
 
     /// Returns true if a further request may begin.
     pub(super) fn has_room(&self) -> bool {
-        self.under_way.has_room(self.concurrency)
+        self.under_way.has_room(self.concurrency, self.max_concurrency)
     }
 
     /// Returns true if something was delivered since the last failure.

@@ -29,7 +29,11 @@ pub(super) fn of_response(response: &ExportProfilesServiceResponse, series: usiz
 
 /// Returns the outcome of an answer by HTTP to a request of so many series.
 pub(super) fn of_http(answer: &HttpAnswer, series: usize) -> PushOutcome {
-    let HttpAnswer { status, body, retry_after } = answer;
+    let HttpAnswer { status, body, is_whole, retry_after } = answer;
+    if status.is_success() && !is_whole {
+        // It would have said what was rejected, or that somebody else has answered.
+        return PushOutcome::possibly_lost(Code::Unknown, format!("HTTP {status} without its whole body"));
+    }
     if status.is_success() {
         return match ExportProfilesServiceResponse::decode(body.clone()) {
             Ok(response) => of_response(&response, series),
@@ -48,4 +52,23 @@ pub(super) fn of_http(answer: &HttpAnswer, series: usize) -> PushOutcome {
 fn text_of(body: &[u8]) -> String {
     let status = RpcStatus::decode(body).ok().filter(|status| !status.message.is_empty());
     status.map_or_else(|| String::from_utf8_lossy(body).into_owned(), |status| status.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+
+    use super::*;
+
+    #[test]
+    fn a_success_counts_only_with_its_whole_body() {
+        let answer = |is_whole| HttpAnswer {
+            status: StatusCode::OK,
+            body: Default::default(),
+            is_whole,
+            retry_after: None,
+        };
+        assert!(matches!(of_http(&answer(true), 1), PushOutcome::Stored));
+        assert!(matches!(of_http(&answer(false), 1), PushOutcome::PossiblyLost { .. }));
+    }
 }

@@ -5,6 +5,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use tonic::{Code, Status};
 
+use crate::export::http_client::HttpAnswer;
 use crate::export::parca::PushOutcome;
 
 /// An error of the Connect protocol.
@@ -16,7 +17,17 @@ struct ConnectFailure {
 }
 
 /// Returns the outcome that an answer means.
-pub(super) fn outcome(status: StatusCode, body: &[u8]) -> PushOutcome {
+pub(super) fn of_http(answer: &HttpAnswer) -> PushOutcome {
+    let HttpAnswer { status, body, is_whole, retry_after } = answer;
+    if *status == StatusCode::SERVICE_UNAVAILABLE && !is_whole {
+        // Pyroscope's own may have stored it, a proxy's hasn't: the body would have said whose it is.
+        let message = format!("HTTP {status} without its whole body");
+        return PushOutcome::possibly_lost(Code::Unavailable, message).with_retry_after(*retry_after);
+    }
+    outcome(*status, body).with_retry_after(*retry_after)
+}
+
+fn outcome(status: StatusCode, body: &[u8]) -> PushOutcome {
     if status.is_success() {
         return PushOutcome::Stored;
     }
@@ -56,4 +67,23 @@ fn code_of(name: &str) -> Option<Code> {
         "unauthenticated" => Code::Unauthenticated,
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_503_is_a_proxys_only_if_its_body_says_so() {
+        let answer = |body: &'static str, is_whole| HttpAnswer {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            body: body.into(),
+            is_whole,
+            retry_after: None,
+        };
+        assert!(matches!(of_http(&answer("no backend", true)), PushOutcome::NotStored { .. }));
+        assert!(matches!(of_http(&answer("", false)), PushOutcome::PossiblyLost { .. }));
+        let own = of_http(&answer("{\"code\":\"unavailable\"}", true));
+        assert!(matches!(own, PushOutcome::PossiblyLost { .. }), "{own:?}");
+    }
 }

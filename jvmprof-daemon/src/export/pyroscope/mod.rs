@@ -106,7 +106,7 @@ impl PyroscopeClient {
     async fn attempt(&self, message: &PushMessage) -> PushOutcome {
         let body = message.encode_to_vec().into();
         match self.http.post(&self.url, "application/proto", &self.headers, body).await {
-            Ok(answer) => answer::outcome(answer.status, &answer.body).with_retry_after(answer.retry_after),
+            Ok(answer) => answer::of_http(&answer),
             Err(outcome) => outcome,
         }
     }

@@ -10,7 +10,7 @@ use crate::profile::model::LabelSet;
 /// File systems allocate in blocks of this size; many profiles are smaller than one.
 const BLOCK: u64 = 4096;
 
-fn in_blocks(bytes: u64) -> u64 {
+pub(super) fn in_blocks(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK).saturating_mul(BLOCK)
 }
 

@@ -8,14 +8,16 @@
 //! removes its sums first; what a crash leaves behind doesn't fit the digest any more. The folder
 //! is one that earlier versions don't read.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use super::index::{ProfileEntry, SeriesEntry};
+use super::index::{ProfileEntry, SeriesEntry, in_blocks};
 use super::staged_files::{self, StagedFile};
 use super::types::{ProfileRef, SumEntry, SumPeriod, TimeRange, UnixNanos};
 use super::{Store, StoreError, file_names};
+use crate::profile::model::LabelSet;
 
 const NANOS: i64 = 1_000_000_000;
 
@@ -27,12 +29,35 @@ const MIN_PARTS: usize = 4;
 
 const SUM: &str = ".sum.gz";
 
+/// What sums are computed by, and how they are laid out: another version may classify stacks
+/// differently, so that its sums are removed and made again.
+pub const SUM_MAKER: &str = concat!("2 ", env!("CARGO_PKG_VERSION"));
+
 /// Profiles that have no sum yet.
 #[derive(Debug)]
 pub struct MissingSum {
     pub period: SumPeriod,
-    /// Oldest first, of one series.
+    /// Labels of the series.
+    pub labels: LabelSet,
+    /// Oldest first, of one series; at least one.
     pub parts: Vec<ProfileRef>,
+}
+
+impl MissingSum {
+    /// Returns the number of the newest profile: a later one makes the sum worth another try.
+    pub fn newest(&self) -> Option<u64> {
+        self.parts.iter().map(ProfileRef::number).max()
+    }
+}
+
+/// What became of a sum that was to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SumWrite {
+    Stored,
+    /// The profiles of its period are others by now, or are somebody else's to sum.
+    Outdated,
+    /// It takes more than half of its profiles' bytes: it isn't worth its place.
+    TooLarge,
 }
 
 fn sums_dir(dir: &Path, fingerprint: &str) -> PathBuf {
@@ -57,22 +82,29 @@ fn parse_sum_name(name: &str, bytes: u64) -> Option<SumEntry> {
         .then_some(entry)
 }
 
-/// FNV-1a, 64 bits, of what the index knows of profiles.
+/// FNV-1a, 64 bits, of who makes sums and of what the index knows of these profiles.
 fn digest<'a>(parts: impl Iterator<Item = &'a ProfileEntry>) -> u64 {
     let words = parts.flat_map(|part| {
         [part.start.0.cast_unsigned(), part.number, part.duration_ns, part.samples, part.bytes]
     });
-    let bytes = words.flat_map(u64::to_le_bytes);
+    let bytes = SUM_MAKER.bytes().chain(words.flat_map(u64::to_le_bytes));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 impl Store {
     /// Returns up to `max` periods that ended before `until` and have profiles of a series but no
-    /// sum, oldest first. Nothing if this store isn't its directory's writer.
+    /// sum, newest first. Nothing if this store isn't its directory's writer. Left out are those
+    /// that `is_refused`, which is given the series' fingerprint, the period and its newest
+    /// profile's number.
     ///
     /// The period in which the store begins isn't among them: its profiles are the next to be
     /// removed.
-    pub fn missing_sums(&self, until: UnixNanos, max: usize) -> Vec<MissingSum> {
+    pub fn missing_sums(
+        &self,
+        until: UnixNanos,
+        max: usize,
+        is_refused: impl Fn(&str, SumPeriod, u64) -> bool,
+    ) -> Vec<MissingSum> {
         if self.writer.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             return Vec::new();
         }
@@ -89,52 +121,75 @@ impl Store {
                     if range.end > until {
                         break;
                     }
-                    let is_whole = period.start >= oldest.start;
-                    if is_whole && series.sum(period).is_none() && parts(series, period).count() >= MIN_PARTS
-                    {
+                    if period.start < oldest.start || series.sum(period).is_some() {
+                        continue;
+                    }
+                    let numbers = parts(series, period).map(|part| part.number);
+                    let (count, newest) =
+                        numbers.fold((0, 0), |(count, newest), number| (count + 1, number.max(newest)));
+                    if count >= MIN_PARTS && !is_refused(&series.fingerprint, period, newest) {
                         missing.push((period, series));
                     }
                 }
             }
         }
-        missing.sort_by_key(|(period, _)| (period.range().end, period.length));
+        missing.sort_by_key(|(period, _)| (Reverse(period.range().end), period.length));
         missing.truncate(max);
         let of = |(period, series): (SumPeriod, &SeriesEntry)| MissingSum {
             period,
+            labels: series.labels.clone(),
             parts: parts(series, period).map(|entry| entry.reference(series)).collect(),
         };
         missing.into_iter().map(of).collect()
     }
 
-    /// Stores the sum of these profiles; false if they aren't those of the period any more.
+    /// Stores the sum of these profiles. Nobody waits while its bytes are written.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_sum(&self, sum: &MissingSum, bytes: &[u8]) -> Result<bool, StoreError> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.become_writer(&mut writer)?;
-        let Some(fingerprint) = sum.parts.first().map(|part| part.fingerprint.clone()) else {
-            return Ok(false);
-        };
-        let entry = {
-            let mut state = self.state();
-            let number = state.index.take_number();
-            let Some(series) = state.index.get(&fingerprint) else { return Ok(false) };
-            if !parts(series, sum.period).map(|entry| entry.reference(series)).eq(sum.parts.iter().cloned()) {
-                return Ok(false);
-            }
-            let digest = digest(parts(series, sum.period));
-            SumEntry { period: sum.period, number, digest, bytes: bytes.len() as u64 }
-        };
-        let dir = sums_dir(&self.dir, &fingerprint);
+    pub fn write_sum(&self, sum: &MissingSum, bytes: &[u8]) -> Result<SumWrite, StoreError> {
+        let Some(first) = sum.parts.first() else { return Ok(SumWrite::Outdated) };
+        let of_parts = sum.parts.iter().fold(0, |sum: u64, part| sum.saturating_add(in_blocks(part.bytes)));
+        if in_blocks(bytes.len() as u64).saturating_mul(2) > of_parts {
+            return Ok(SumWrite::TooLarge);
+        }
+        let Some(digest) = self.digest_of_missing(sum) else { return Ok(SumWrite::Outdated) };
+        // Larger than those of its profiles.
+        let number = self.state().index.take_number();
+        let entry = SumEntry { period: sum.period, number, digest, bytes: bytes.len() as u64 };
+        let dir = sums_dir(&self.dir, &first.fingerprint);
         staged_files::create_dir(&dir)?;
         let mut staged = StagedFile::write(&dir, &sum_name(&entry), bytes)?;
         staged.sync()?;
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if writer.is_none() || self.digest_of_missing(sum) != Some(digest) {
+            return Ok(SumWrite::Outdated);
+        }
+        // The folder isn't synced: a sum whose name a power cut takes is made again.
         staged.publish()?;
-        staged_files::sync_dir(&dir)?;
-        self.state().index.add_sum(&fingerprint, entry);
+        self.state().index.add_sum(&first.fingerprint, entry);
         self.remove_over_limit();
-        Ok(true)
+        Ok(SumWrite::Stored)
+    }
+
+    /// Returns the digest of a sum that is still missing, if its profiles are still those of its
+    /// period.
+    fn digest_of_missing(&self, sum: &MissingSum) -> Option<u64> {
+        let state = self.state();
+        let series = state.index.get(&sum.parts.first()?.fingerprint)?;
+        let is_missing = series.sum(sum.period).is_none();
+        let references = parts(series, sum.period).map(|entry| entry.reference(series));
+        (is_missing && references.eq(sum.parts.iter().cloned())).then(|| digest(parts(series, sum.period)))
+    }
+
+    /// Removes a sum whose file can't be read, so that it is made again. Nothing happens if this
+    /// store isn't its directory's writer, or is writing.
+    pub fn remove_broken_sum(&self, fingerprint: &str, period: SumPeriod) {
+        if let Ok(writer) = self.writer.try_lock()
+            && writer.is_some()
+        {
+            self.remove_sum(fingerprint, period);
+        }
     }
 
     /// Returns which of these periods of a series have a sum, with its size in bytes.
@@ -157,13 +212,17 @@ impl Store {
     /// the writer alone.
     pub(super) fn remove_sums_of(&self, fingerprint: &str, start: UnixNanos) {
         for length in SUM_PERIODS {
-            let removed = self.state().index.remove_sum(fingerprint, SumPeriod::of(start, length));
-            if let Some(entry) = removed {
-                let dir = sums_dir(&self.dir, fingerprint);
-                staged_files::remove(&dir.join(sum_name(&entry)));
-                // Fails as long as there are others.
-                let _ = fs::remove_dir(&dir);
-            }
+            self.remove_sum(fingerprint, SumPeriod::of(start, length));
+        }
+    }
+
+    fn remove_sum(&self, fingerprint: &str, period: SumPeriod) {
+        let removed = self.state().index.remove_sum(fingerprint, period);
+        if let Some(entry) = removed {
+            let dir = sums_dir(&self.dir, fingerprint);
+            staged_files::remove(&dir.join(sum_name(&entry)));
+            // Fails as long as there are others.
+            let _ = fs::remove_dir(&dir);
         }
     }
 }
@@ -186,8 +245,10 @@ pub(super) fn scan_sums(dir: &Path, index: &mut super::index::StoreIndex, is_wri
             let entry = parse_sum_name(&name, bytes);
             let is_ours = entry.is_some() || name.ends_with(file_names::TEMPORARY);
             let fits = |entry: &SumEntry| {
-                let series = index.get(&fingerprint);
-                series.is_some_and(|series| digest(parts(series, entry.period)) == entry.digest)
+                index.get(&fingerprint).is_some_and(|series| {
+                    let is_only = series.sum(entry.period).is_none();
+                    is_only && digest(parts(series, entry.period)) == entry.digest
+                })
             };
             match entry.filter(fits) {
                 Some(entry) => index.add_sum(&fingerprint, entry),

@@ -14,6 +14,8 @@ use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sam
 
 /// Stacks of one sum, at most; each has up to a thousand frames.
 const MAX_STACKS: usize = 100_000;
+/// Bytes of memory that a sum takes while it is made, at most, by estimate.
+const MAX_BYTES: usize = 64 << 20;
 
 /// The reason why profiles have no exact sum.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub enum SumError {
     Number,
     #[error("summing profiles: only some of them say what kind of thread was sampled")]
     ThreadKinds,
-    #[error("summing profiles: they have more than {MAX_STACKS} different stacks")]
+    #[error("summing profiles: they have more than {MAX_STACKS} different stacks, or too long ones")]
     Full,
 }
 
@@ -55,6 +57,8 @@ pub struct StackSum {
     /// Type and unit.
     types: Option<Vec<(i64, i64)>>,
     has_thread_kinds: Option<bool>,
+    /// An estimate of the memory of all that.
+    bytes: usize,
     /// The series is a JVM's, whatever its profiles say of threads.
     is_jvm: bool,
 }
@@ -93,14 +97,18 @@ impl StackSum {
             let kind = sample.label.iter().find(|label| tables.text(label.key) == THREAD_KIND_LABEL);
             has_thread_kinds |= kind.is_some();
             let kind = kind.map(|label| self.strings.index(tables.text(label.str)));
-            let sums = self.stacks.entry((locations, kind)).or_insert_with(|| vec![0; sample.value.len()]);
+            let (bytes, width) = (&mut self.bytes, sample.value.len());
+            let sums = self.stacks.entry((locations, kind)).or_insert_with_key(|(locations, _)| {
+                *bytes += 96 + 8 * (locations.len() + width);
+                vec![0; width]
+            });
             for (sum, value) in sums.iter_mut().zip(&sample.value) {
                 let value = (*value >= 0).then_some(*value);
                 *sum = value.and_then(|value| sum.checked_add(value)).ok_or(SumError::Number)?;
             }
-        }
-        if self.stacks.len() > MAX_STACKS {
-            return Err(SumError::Full);
+            if self.stacks.len() > MAX_STACKS || self.bytes > MAX_BYTES {
+                return Err(SumError::Full);
+            }
         }
         // The kinds decide for a profile as a whole whether it is a JVM's.
         let has_thread_kinds = has_thread_kinds || self.is_jvm;
@@ -114,10 +122,12 @@ impl StackSum {
         let Some(location) = tables.location(id_there) else { return 0 };
         let module = tables.mapping(location.mapping_id).map_or("", |mapping| tables.text(mapping.filename));
         let is_named = !location.line.is_empty() || !module.is_empty() && !module.ends_with('/');
+        self.bytes += 96 + module.len() + 24 * location.line.len();
         let lines = location.line.iter().map(|line| {
             let function = tables.function(line.function_id).map_or(0, |function| {
-                let name = self.strings.index(tables.text(function.name));
-                id(&mut self.functions, (name, self.strings.index(tables.text(function.filename))))
+                let (name, file) = (tables.text(function.name), tables.text(function.filename));
+                self.bytes += 2 * (name.len() + file.len());
+                id(&mut self.functions, (self.strings.index(name), self.strings.index(file)))
             });
             (function, line.line, line.column)
         });

@@ -23,21 +23,24 @@ pub(super) fn is_after_pop(target: &mut impl HotspotTarget, pc: Avma) -> bool {
     code & 0xffff_ffff == POP_RCX_MOV_RDI_R15
 }
 
-/// `test rbx, rbx; jne`, after the call that says how much is to be thawed; `mov rbx, rax` before
-/// it; `sub rsp, rbx; and rsp, -16` behind them.
-const TEST_RBX_JNE: u64 = 0x75db_8548;
-const MOV_TEST: u64 = 0x85_48d8_8b48;
-const SUB_RSP_AND: u64 = 0x00f0_e483_48e3_2b48;
+/// `mov rbx, rax; test rbx, rbx; jne rel8`, after the call that says how much is to be thawed. Only
+/// where a thread continues: the barrier takes back what it kept between the first two.
+const MOV_TEST_JNE: u64 = 0x75_db85_48d8_8b48;
+/// `sub rsp, rbx; and rsp, -16`, which allocate stack.
+const SUB_RSP_AND: u64 = 0xf0_e483_48e3_2b48;
+const SEVEN_BYTES: u64 = 0xff_ffff_ffff_ffff;
+/// Bytes from the first of these instructions to the others: `jne` is followed by `jmp rel32`.
+const TO_TEST: u64 = 3;
+const TO_JNE: u64 = 6;
+const TO_SUB: u64 = 13;
 
-/// Returns true if a thread that continues may be about to allocate stack: its stack pointer is at
-/// the entry. The barrier has the same instructions, but keeps three words below the entry.
+/// Returns true if a thread that continues is about to allocate stack: its stack pointer is at the
+/// entry, and it has no frames yet. The barrier's is there, too, but its callers are in the chunk.
 #[inline(always)]
 pub(super) fn is_at_entry(target: &mut impl HotspotTarget, pc: Avma) -> bool {
-    let code = target.read_object(pc).unwrap_or(0);
-    code & 0xffff_ffff == TEST_RBX_JNE
-        || code & 0xff_ffff_ffff == MOV_TEST
-        || code & 0xff_ffff_ffff_ffff == SUB_RSP_AND
-        || target.read_object(pc - 3).unwrap_or(0) & 0xffff_ffff == TEST_RBX_JNE
+    let allocates = target.read_object(pc).unwrap_or(0) & SEVEN_BYTES == SUB_RSP_AND;
+    let mut begins = |back: u64| target.read_object(pc - back).unwrap_or(0) & SEVEN_BYTES == MOV_TEST_JNE;
+    begins(0) || begins(TO_TEST) || begins(TO_JNE) || allocates && begins(TO_SUB)
 }
 
 /// Returns true if the return barrier was interrupted before it allocated stack: at its first

@@ -163,8 +163,7 @@ fn counts_fit(target: &mut impl HotspotTarget, jvm: &Jvm, begin: StackAddress, e
 }
 
 /// Returns true if exactly so many words before a chunk's own frames were frozen by `doYield`, and
-/// the last return address below this entry may be theirs, which the JVM is about to replace there,
-/// or still that of the stub by which a thread continues.
+/// the last return address below this entry is theirs, which the JVM is about to replace there.
 #[inline(always)]
 fn is_copied(
     target: &mut impl HotspotTarget,
@@ -175,8 +174,9 @@ fn is_copied(
 ) -> bool {
     let kept = target.read_u64(own - words * 8 - 8).unwrap_or(0);
     let last = target.read_u64(entry - 8).unwrap_or(0);
-    let is_thawing = target.read_u64(own - 8) == Some(last) || jvm.in_code_cache(Avma(last));
-    is_thawing && jvm.in_code_cache(Avma(kept)) && yielding::is_call(target, Avma(kept))
+    target.read_u64(own - 8) == Some(last)
+        && jvm.in_code_cache(Avma(kept))
+        && yielding::is_call(target, Avma(kept))
 }
 
 /// Returns the stack pointer of the interpreted frame that alone was thawed off a chunk, whose

@@ -1,11 +1,11 @@
 //! Which profiles of an answer are read as sums.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use crate::export::collector::sums::stored_sum::{self, StoredSum};
+use crate::export::collector::sums::stored_sum::{self, StoredSum, StoredSumError};
 use crate::export::store::{ProfileRef, SUM_PERIODS, Store, SumPeriod, TimeRange};
 
 /// Threads that read sums for one request.
@@ -25,7 +25,8 @@ pub(super) fn divide<'a>(
     profiles: &'a [ProfileRef],
     range: TimeRange,
 ) -> (Vec<SummedProfiles<'a>>, Vec<&'a ProfileRef>) {
-    let mut by_series: HashMap<&str, Vec<&ProfileRef>> = HashMap::new();
+    // In an order that is always the same: it decides among equals what a page has room for.
+    let mut by_series: BTreeMap<&str, Vec<&ProfileRef>> = BTreeMap::new();
     for profile in profiles {
         by_series.entry(&profile.fingerprint).or_default().push(profile);
     }
@@ -89,7 +90,17 @@ pub(super) fn for_each_sum<E>(
 
 fn read(store: &Store, sum: &SummedProfiles<'_>) -> Option<StoredSum> {
     let fingerprint = &sum.profiles.first()?.fingerprint;
-    let bytes = store.read_sum(fingerprint, sum.period).ok()?;
-    let parsed = stored_sum::parse(&bytes, &sum.profiles);
-    parsed.inspect_err(|error| tracing::debug!(%error, "profiles are read instead of their sum")).ok()
+    let bytes = store
+        .read_sum(fingerprint, sum.period)
+        .map_err(|error| StoredSumError::Unreadable(error.to_string()));
+    let parsed = bytes.and_then(|bytes| stored_sum::parse(&bytes, &sum.profiles));
+    parsed
+        .inspect_err(|error| {
+            tracing::debug!(%error, "profiles are read instead of their sum");
+            // Not for other profiles: one may have come or gone since the index was asked.
+            if matches!(error, StoredSumError::Unreadable(_)) {
+                store.remove_broken_sum(fingerprint, sum.period);
+            }
+        })
+        .ok()
 }

@@ -7,10 +7,11 @@ mod tests;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::export::store::{Matcher, MissingSum, ProfileRef, Store, SumPeriod, TimeRange, UnixNanos};
+use self::stored_sum::StoredSumError;
+use crate::export::store::{MissingSum, Store, SumPeriod, SumWrite, UnixNanos};
 
 /// A period is summed this long after its end: until then most of what belongs to it has come.
 const GRACE: Duration = Duration::from_mins(2);
@@ -23,13 +24,26 @@ const REST: u32 = 4;
 /// Periods without an exact sum that are remembered; beyond, they are tried again.
 const MAX_REFUSED: usize = 100_000;
 
-/// A period of a series, and its newest profile: another one makes it worth another try.
-type Refused = (String, SumPeriod, Option<u64>);
+/// Periods of series that have no exact sum, with their newest profile: a later one makes them worth
+/// another try.
+type Refused = HashSet<(String, SumPeriod, u64)>;
+
+/// What became of one sum.
+enum Outcome {
+    Stored,
+    /// Its profiles have changed meanwhile.
+    Outdated,
+    /// These profiles have none.
+    Refused,
+    /// Reading or writing failed, which may pass.
+    Failed,
+}
 
 /// Sums finished periods of a store, until it is dropped.
 #[derive(Debug)]
 pub struct BackgroundSums {
     is_stopped: Arc<AtomicBool>,
+    thread: Thread,
 }
 
 impl BackgroundSums {
@@ -41,81 +55,88 @@ impl BackgroundSums {
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&is_stopped);
         let work = move || {
-            let mut refused = HashSet::new();
+            let mut refused = Refused::new();
             while !stopped.load(Ordering::Relaxed) {
                 let until = SystemTime::now() - GRACE;
                 sum_finished(&store, until.into(), &mut refused, &stopped, REST);
                 thread::park_timeout(INTERVAL);
             }
         };
-        thread::Builder::new().name("sums".to_owned()).spawn(work)?;
-        Ok(Self { is_stopped })
+        let thread = thread::Builder::new().name("sums".to_owned()).spawn(work)?.thread().clone();
+        Ok(Self { is_stopped, thread })
     }
 }
 
 impl Drop for BackgroundSums {
     fn drop(&mut self) {
         self.is_stopped.store(true, Ordering::Relaxed);
+        self.thread.unpark();
     }
 }
 
 /// Sums all periods that ended before `until`, without rest; returns how many sums were stored.
 pub fn sum_all(store: &Store, until: UnixNanos) -> usize {
-    sum_finished(store, until, &mut HashSet::new(), &AtomicBool::new(false), 0)
+    sum_finished(store, until, &mut Refused::new(), &AtomicBool::new(false), 0)
 }
 
 fn sum_finished(
     store: &Store,
     until: UnixNanos,
-    refused: &mut HashSet<Refused>,
+    refused: &mut Refused,
     is_stopped: &AtomicBool,
     rest: u32,
 ) -> usize {
     let mut stored = 0;
     loop {
-        let missing = store.missing_sums(until, LISTED + refused.len());
-        let mut is_done = true;
-        for sum in missing {
-            let Some(first) = sum.parts.first() else { continue };
-            let newest = sum.parts.iter().map(ProfileRef::number).max();
-            let key = (first.fingerprint.clone(), sum.period, newest);
-            if is_stopped.load(Ordering::Relaxed) || refused.contains(&key) {
-                continue;
-            }
-            is_done = false;
-            let began = Instant::now();
-            if sum_one(store, &sum) {
-                stored += 1;
-            } else if refused.len() < MAX_REFUSED {
-                refused.insert(key);
-            } else {
-                refused.clear();
+        let mut began = Instant::now();
+        let is_refused = |fingerprint: &str, period: SumPeriod, newest: u64| {
+            refused.contains(&(fingerprint.to_owned(), period, newest))
+        };
+        let missing = store.missing_sums(until, LISTED, is_refused);
+        let mut is_outdated = false;
+        for sum in &missing {
+            if is_stopped.load(Ordering::Relaxed) {
                 return stored;
             }
-            thread::sleep(began.elapsed() * rest);
+            match sum_one(store, sum) {
+                Outcome::Stored => stored += 1,
+                Outcome::Outdated => is_outdated = true,
+                Outcome::Refused => {
+                    if refused.len() >= MAX_REFUSED {
+                        refused.clear();
+                    }
+                    let newest = sum.newest().unwrap_or(0);
+                    let fingerprint = sum.parts.first().map(|part| part.fingerprint.clone());
+                    refused.insert((fingerprint.unwrap_or_default(), sum.period, newest));
+                }
+                Outcome::Failed => return stored,
+            }
+            thread::park_timeout(began.elapsed() * rest);
+            began = Instant::now();
         }
-        if is_done {
+        if missing.is_empty() || is_outdated {
             return stored;
         }
     }
 }
 
-fn sum_one(store: &Store, sum: &MissingSum) -> bool {
-    let Some(first) = sum.parts.first() else { return false };
-    let one = TimeRange { start: first.start, end: first.start.plus(Duration::from_nanos(1)) };
-    let series = store.series(one, &[] as &[Matcher]);
-    let Some(series) = series.into_iter().find(|series| series.fingerprint == first.fingerprint) else {
-        return false;
-    };
-    let bytes = match stored_sum::encode(store, sum, &series.labels) {
-        Ok(bytes) => bytes,
+fn sum_one(store: &Store, sum: &MissingSum) -> Outcome {
+    let series = sum.parts.first().map_or("", |part| &part.fingerprint);
+    let written = match stored_sum::encode(store, sum) {
+        Ok(bytes) => store.write_sum(sum, &bytes),
+        Err(StoredSumError::Unread(error)) => Err(error),
         Err(error) => {
-            tracing::debug!(series = first.fingerprint, %error, "a period has no sum");
-            return false;
+            tracing::debug!(series, %error, "a period has no sum");
+            return Outcome::Refused;
         }
     };
-    store.write_sum(sum, &bytes).unwrap_or_else(|error| {
-        tracing::warn!(series = first.fingerprint, %error, "a sum can't be stored");
-        false
-    })
+    match written {
+        Ok(SumWrite::Stored) => Outcome::Stored,
+        Ok(SumWrite::Outdated) => Outcome::Outdated,
+        Ok(SumWrite::TooLarge) => Outcome::Refused,
+        Err(error) => {
+            tracing::warn!(series, %error, "a sum can't be made now");
+            Outcome::Failed
+        }
+    }
 }

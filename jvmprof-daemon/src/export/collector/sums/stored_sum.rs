@@ -9,7 +9,7 @@ use prost::Message as _;
 use serde::{Deserialize, Serialize};
 
 use crate::event_type::EventType;
-use crate::export::store::{MissingSum, NAME_LABEL, ProfileRef, Store};
+use crate::export::store::{MissingSum, NAME_LABEL, ProfileRef, SUM_MAKER, Store, StoreError};
 use crate::profile::call_tree::{ActivitySamples, PprofSeries, TreeBuilder};
 use crate::profile::gzip;
 use crate::profile::jvm_activity::is_jvm;
@@ -19,10 +19,9 @@ use crate::profile::pprof::sampled_events;
 use crate::profile::pprof::stack_sum::{StackSum, SumError};
 use crate::proto::pprof::Profile;
 
-/// What a sum was computed by: another version may classify stacks differently.
-const MADE_BY: &str = concat!("1 ", env!("CARGO_PKG_VERSION"));
-
-const MAX_BYTES: usize = 64 << 20;
+/// Limits of a sum: an answer decodes several at the same time. An hour of a JVM with 10,000 stacks
+/// takes some 2 MB.
+const LIMITS: DecodeLimits = DecodeLimits { max_bytes: 8 << 20, max_entries: 300_000 };
 
 /// A profile of a sum.
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,38 +60,35 @@ pub(in crate::export::collector) enum StoredSumError {
     #[error(transparent)]
     Sum(#[from] SumError),
     #[error("reading a profile that is to be summed: {0}")]
+    Unread(#[source] StoreError),
+    #[error("decoding a profile that is to be summed: {0}")]
     Part(String),
+    #[error("the sum is too large to be read with others: {0}")]
+    TooLarge(String),
     #[error("encoding a sum: {0}")]
     Encode(String),
     #[error("reading a sum: {0}")]
     Unreadable(String),
-    #[error("the sum is one of other profiles, or of another version")]
+    #[error("the sum is one of other profiles")]
     OtherProfiles,
 }
 
-/// Adds up profiles of a series with these labels.
+/// Adds up profiles.
 ///
 /// # Errors
 /// One of them can't be read, or there is no exact sum.
 pub(in crate::export::collector) fn encode(
     store: &Store,
     sum: &MissingSum,
-    labels: &LabelSet,
 ) -> Result<Vec<u8>, StoredSumError> {
-    let part_error = |error: &dyn std::fmt::Display| StoredSumError::Part(error.to_string());
-    let cpu = EventType::Cpu.descriptor().series;
-    let mut activities = TreeBuilder::default();
-    if labels.get(NAME_LABEL).is_some_and(|name| name == cpu) {
-        activities.count_activities();
-    }
-    let series = PprofSeries { labels: Some(labels), ..PprofSeries::default() };
-    let mut stacks = StackSum::of_series(is_jvm(labels));
+    let is_cpu = sum.labels.get(NAME_LABEL).is_some_and(|name| name == EventType::Cpu.descriptor().series);
+    let mut stacks = StackSum::of_series(is_jvm(&sum.labels));
     let (mut parts, mut events) = (Vec::new(), BTreeMap::<String, u64>::new());
     for reference in &sum.parts {
-        let bytes = store.read(reference).map_err(|error| part_error(&error))?;
-        let profile = decode(&bytes, DecodeLimits::default()).map_err(|error| part_error(&error))?;
+        let bytes = store.read(reference).map_err(StoredSumError::Unread)?;
+        let profile = decode(&bytes, DecodeLimits::default())
+            .map_err(|error| StoredSumError::Part(error.to_string()))?;
         stacks.add(&profile)?;
-        activities.add_pprof(&profile, &series).map_err(|error| part_error(&error))?;
         let text = |index: i64| usize::try_from(index).ok().and_then(|at| profile.string_table.get(at));
         let types = profile.sample_type.iter().filter_map(|of| text(of.r#type)).map(String::as_str);
         let types: std::collections::BTreeSet<&str> = types.chain(["samples"]).collect();
@@ -104,16 +100,29 @@ pub(in crate::export::collector) fn encode(
             reference: identity(reference),
             samples: reference.samples,
             period: profile.period,
-            activities: activities.take_activity_totals(),
+            activities: if is_cpu { activities(&profile, &sum.labels)? } else { ActivitySamples::default() },
         });
     }
-    let header = Header { made_by: MADE_BY.to_owned(), parts, events };
+    let header = Header { made_by: SUM_MAKER.to_owned(), parts, events };
     let header = serde_json::to_vec(&header).map_err(|error| StoredSumError::Encode(error.to_string()))?;
     let length = u32::try_from(header.len()).map_err(|error| StoredSumError::Encode(error.to_string()))?;
-    let mut bytes = length.to_le_bytes().to_vec();
-    bytes.extend(header);
-    stacks.finish().encode(&mut bytes).map_err(|error| StoredSumError::Encode(error.to_string()))?;
+    let profile = stacks.finish().encode_to_vec();
+    decode(&profile, LIMITS).map_err(|error| StoredSumError::TooLarge(error.to_string()))?;
+    let bytes = [&length.to_le_bytes()[..], &header, &profile].concat();
+    if bytes.len() > LIMITS.max_bytes {
+        return Err(StoredSumError::TooLarge(format!("{} bytes", bytes.len())));
+    }
     gzip::compress(&bytes).map_err(|error| StoredSumError::Encode(error.to_string()))
+}
+
+/// Returns what the samples of a profile of CPU time were taken in.
+fn activities(profile: &Profile, labels: &LabelSet) -> Result<ActivitySamples, StoredSumError> {
+    // One for each profile: a builder keeps every function that it has seen.
+    let mut builder = TreeBuilder::default();
+    builder.count_activities();
+    let series = PprofSeries { labels: Some(labels), ..PprofSeries::default() };
+    builder.add_pprof(profile, &series).map_err(|error| StoredSumError::Part(error.to_string()))?;
+    Ok(builder.take_activity_totals())
 }
 
 /// Reads a sum, which is to be one of exactly these profiles.
@@ -125,16 +134,16 @@ pub(in crate::export::collector) fn parse(
     profiles: &[&ProfileRef],
 ) -> Result<StoredSum, StoredSumError> {
     let unreadable = |error: &dyn std::fmt::Display| StoredSumError::Unreadable(error.to_string());
-    let bytes = gzip::decompress(bytes, MAX_BYTES).map_err(|error| unreadable(&error))?;
+    let bytes = gzip::decompress(bytes, LIMITS.max_bytes).map_err(|error| unreadable(&error))?;
     let (length, rest) = bytes.split_first_chunk().ok_or_else(|| unreadable(&"it is cut short"))?;
     let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
     let (header, profile) = rest.split_at_checked(length).ok_or_else(|| unreadable(&"it is cut short"))?;
     let Header { made_by, parts, events } =
         serde_json::from_slice(header).map_err(|error| unreadable(&error))?;
     let of_parts = parts.iter().map(|part| part.reference);
-    if made_by != MADE_BY || !of_parts.eq(profiles.iter().map(|profile| identity(profile))) {
+    if made_by != SUM_MAKER || !of_parts.eq(profiles.iter().map(|profile| identity(profile))) {
         return Err(StoredSumError::OtherProfiles);
     }
-    let profile = decode(profile, DecodeLimits::default()).map_err(|error| unreadable(&error))?;
+    let profile = decode(profile, LIMITS).map_err(|error| unreadable(&error))?;
     Ok(StoredSum { parts, events, profile })
 }

@@ -32,15 +32,16 @@ pub(super) struct RequestsUnderWay {
 }
 
 impl RequestsUnderWay {
-    /// Returns true if a further request may begin, so many at once being allowed.
-    pub(super) fn has_room(&self, concurrency: usize) -> bool {
+    /// Returns true if a further request may begin: `concurrency` may be under way now, and `most`
+    /// at other times. Together with those that hang they are twice as many at most.
+    pub(super) fn has_room(&self, concurrency: usize, most: usize) -> bool {
         let Load { requests, bytes } = self.current;
         let all = requests + self.stale.requests;
         if all == 0 {
             return true;
         }
         // The ledger has no room for more.
-        all < MAX_CONCURRENCY
+        all < MAX_CONCURRENCY.min(2 * most)
             && bytes + self.stale.bytes < 2 * MAX_BYTES
             && (requests == 0 || requests < concurrency && bytes < MAX_BYTES)
     }
@@ -71,15 +72,15 @@ mod tests {
     fn what_hangs_from_before_a_failure_takes_no_room_but_memory() {
         let mut under_way = RequestsUnderWay::default();
         (0..4).for_each(|_| under_way.begin(1));
-        assert!(!under_way.has_room(4));
+        assert!(!under_way.has_room(4, 32));
         under_way.note_failure();
-        assert!(under_way.has_room(1));
+        assert!(under_way.has_room(1, 32));
         under_way.begin(1);
-        assert!(!under_way.has_room(1) && under_way.has_room(2));
+        assert!(!under_way.has_room(1, 32) && under_way.has_room(2, 32));
         (0..4).for_each(|_| under_way.end(1, false));
-        assert!(!under_way.has_room(1));
+        assert!(!under_way.has_room(1, 32));
         under_way.end(1, true);
-        assert!(under_way.has_room(1));
+        assert!(under_way.has_room(1, 32));
     }
 
     #[test]
@@ -87,18 +88,18 @@ mod tests {
         let mut under_way = RequestsUnderWay::default();
         // However large: it is alone.
         under_way.begin(16 << 20);
-        assert!(!under_way.has_room(32));
+        assert!(!under_way.has_room(32, 32));
         under_way.note_failure();
-        assert!(!under_way.has_room(32), "memory is full of what hangs");
+        assert!(!under_way.has_room(32, 32), "memory is full of what hangs");
         under_way.end(16 << 20, false);
         for _ in 0..MAX_CONCURRENCY {
-            assert!(under_way.has_room(1));
+            assert!(under_way.has_room(1, 32));
             under_way.begin(1);
             under_way.note_failure();
         }
-        assert!(!under_way.has_room(1), "the ledger is full of what hangs");
+        assert!(!under_way.has_room(1, 32), "the ledger is full of what hangs");
         under_way.end(1, false);
         (0..2).for_each(|_| under_way.begin(2 << 20));
-        assert!(!under_way.has_room(32));
+        assert!(!under_way.has_room(32, 32));
     }
 }

@@ -57,7 +57,7 @@ impl RetryPace {
 
     /// Sends none before this time.
     pub(in crate::export::delivery) fn delay_until(&mut self, until: Instant) {
-        self.next = until;
+        self.next = self.next.max(until);
     }
 }
 
