@@ -229,8 +229,7 @@ impl ProfileReader {
                         activities.add(reference, part.activities);
                         cpu_time.add(part.samples, part.period);
                     }
-                    let of = sum.events.get("samples").copied().unwrap_or(0);
-                    events = events.saturating_add(of);
+                    events = events.saturating_add(sum.events);
                 }
             }
             Ok(())

@@ -181,3 +181,61 @@ impl StackSum {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::model::FrameKind;
+    use crate::profile::pprof::for_push;
+    use crate::profile::testing::{batch, frame, series};
+
+    fn profile(stacks: u64) -> Profile {
+        let stack = |number| (vec![frame(FrameKind::Native, &format!("function{number}"))], 3);
+        let batch = batch(vec![series(&[], (0..stacks).map(stack).collect())]);
+        for_push(&batch, &batch.series[0])
+    }
+
+    fn with_thread_kind() -> Profile {
+        let mut profile = profile(1);
+        profile.string_table.extend(["thread_kind", "java"].map(str::to_owned));
+        let last = profile.string_table.len() as i64 - 1;
+        profile.sample[0].label.push(Label { key: last - 1, str: last, ..Label::default() });
+        profile
+    }
+
+    #[test]
+    fn values_of_equal_stacks_are_added_up() {
+        let mut sum = StackSum::of_series(false);
+        sum.add(&profile(2)).unwrap();
+        sum.add(&profile(3)).unwrap();
+        let mut values: Vec<_> = sum.finish().sample.iter().map(|sample| sample.value[0]).collect();
+        values.sort_unstable();
+        assert_eq!(values, [3, 6, 6]);
+    }
+
+    #[test]
+    fn what_has_no_exact_sum_has_none() {
+        let mut negative = profile(1);
+        negative.sample[0].value[0] = -1;
+        let mut large = profile(1);
+        large.sample[0].value[0] = i64::MAX;
+        let mut other_type = profile(1);
+        other_type.string_table.push("other".to_owned());
+        other_type.sample_type[0].r#type = other_type.string_table.len() as i64 - 1;
+        for (second, error) in [
+            (negative, SumError::Number),
+            (large, SumError::Number),
+            (other_type, SumError::Types),
+            (with_thread_kind(), SumError::ThreadKinds),
+            (profile(MAX_STACKS as u64 + 1), SumError::Full),
+        ] {
+            let mut sum = StackSum::of_series(false);
+            sum.add(&profile(1)).unwrap();
+            assert_eq!(sum.add(&second), Err(error));
+        }
+        // A JVM's series is one whether or not each profile says it.
+        let mut of_jvm = StackSum::of_series(true);
+        of_jvm.add(&profile(1)).unwrap();
+        of_jvm.add(&with_thread_kind()).unwrap();
+    }
+}

@@ -3,8 +3,6 @@
 //! Gzipped: the length of the header, four bytes, least significant first; the header as JSON; the
 //! summed profile as pprof.
 
-use std::collections::BTreeMap;
-
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +20,9 @@ use crate::proto::pprof::Profile;
 /// Limits of a sum: an answer decodes several at the same time. An hour of a JVM with 10,000 stacks
 /// takes some 2 MB.
 const LIMITS: DecodeLimits = DecodeLimits { max_bytes: 8 << 20, max_entries: 300_000 };
+
+/// The sample type whose graphs are made of sums.
+const SUMMED_TYPE: &str = "samples";
 
 /// A profile of a sum.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,15 +43,15 @@ fn identity(profile: &ProfileRef) -> (i64, u64, u64, u64, u64) {
 struct Header {
     made_by: String,
     parts: Vec<SummedPart>,
-    /// Events by sample type.
-    events: BTreeMap<String, u64>,
+    /// Events of type [`SUMMED_TYPE`].
+    events: u64,
 }
 
 /// A sum that was read and found to be one of the wanted profiles.
 #[derive(Debug)]
 pub(in crate::export::collector) struct StoredSum {
     pub(in crate::export::collector) parts: Vec<SummedPart>,
-    pub(in crate::export::collector) events: BTreeMap<String, u64>,
+    pub(in crate::export::collector) events: u64,
     pub(in crate::export::collector) profile: Profile,
 }
 
@@ -63,6 +64,8 @@ pub(in crate::export::collector) enum StoredSumError {
     Unread(#[source] StoreError),
     #[error("decoding a profile that is to be summed: {0}")]
     Part(String),
+    #[error("a profile has no sample type {SUMMED_TYPE}, the only one whose graphs are made of sums")]
+    OtherTypes,
     #[error("the sum is too large to be read with others: {0}")]
     TooLarge(String),
     #[error("encoding a sum: {0}")]
@@ -83,19 +86,17 @@ pub(in crate::export::collector) fn encode(
 ) -> Result<Vec<u8>, StoredSumError> {
     let is_cpu = sum.labels.get(NAME_LABEL).is_some_and(|name| name == EventType::Cpu.descriptor().series);
     let mut stacks = StackSum::of_series(is_jvm(&sum.labels));
-    let (mut parts, mut events) = (Vec::new(), BTreeMap::<String, u64>::new());
+    let (mut parts, mut events) = (Vec::new(), 0_u64);
     for reference in &sum.parts {
         let bytes = store.read(reference).map_err(StoredSumError::Unread)?;
         let profile = decode(&bytes, DecodeLimits::default())
             .map_err(|error| StoredSumError::Part(error.to_string()))?;
-        stacks.add(&profile)?;
         let text = |index: i64| usize::try_from(index).ok().and_then(|at| profile.string_table.get(at));
-        let types = profile.sample_type.iter().filter_map(|of| text(of.r#type)).map(String::as_str);
-        let types: std::collections::BTreeSet<&str> = types.chain(["samples"]).collect();
-        for name in types {
-            let sum = events.entry(name.to_owned()).or_default();
-            *sum = sum.saturating_add(sampled_events(&profile, name));
+        if !profile.sample_type.iter().any(|of| text(of.r#type).is_some_and(|name| name == SUMMED_TYPE)) {
+            return Err(StoredSumError::OtherTypes);
         }
+        stacks.add(&profile)?;
+        events = events.saturating_add(sampled_events(&profile, SUMMED_TYPE));
         parts.push(SummedPart {
             reference: identity(reference),
             samples: reference.samples,
