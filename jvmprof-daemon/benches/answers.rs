@@ -2,7 +2,8 @@
 //! JVMs over a longer and longer time.
 //!
 //! `cargo bench --bench answers`: no browser, no network; each answer is made three times, and the
-//! median is printed. How much a request may read is not limited here.
+//! median is printed. How much a request may read is not limited here. `-- day`: only a day of the
+//! 50 JVMs, in windows of a minute, with the sums that the collector keeps; it takes minutes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that can't go on ends")]
 #![allow(dead_code, reason = "the pages' tests need more of these modules")]
@@ -21,6 +22,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use jvmprof_daemon::export::collector::ReadLimits;
 use jvmprof_daemon::export::collector::page_server::{PageOptions, router};
+use jvmprof_daemon::export::collector::sums::sum_all;
 use jvmprof_daemon::export::store::Store;
 use jvmprof_daemon::profile::model::Batch;
 use tower::ServiceExt as _;
@@ -43,10 +45,11 @@ fn page(store: Arc<Store>, nodes: usize) -> Router {
     router(store, PageOptions { listen: SocketAddr::from(([127, 0, 0, 1], 7070)), limits })
 }
 
-/// Milliseconds until an answer is there, and its bytes.
+/// Milliseconds until an answer is there, and its bytes. `path` may have parameters of its own.
 fn answer(runtime: &tokio::runtime::Runtime, page: &Router, path: &str) -> (f64, usize) {
     let to = millis(SystemTime::now());
-    let uri = format!("/api/{path}?from={}&to={to}&group=auto", to - 86_400_000);
+    let mark = if path.contains('?') { '&' } else { '?' };
+    let uri = format!("/api/{path}{mark}from={}&to={to}&group=auto", to - 86_400_000);
     let mut times: Vec<(f64, usize)> = (0..3)
         .map(|_| {
             let request = Request::get(&uri).header("host", "localhost:7070").body(Body::empty()).unwrap();
@@ -76,8 +79,35 @@ fn many_jvms(start: SystemTime, numbers: &mut Numbers) -> Batch {
     batch
 }
 
+/// A day of the JVMs, in windows of a minute.
+fn day(runtime: &tokio::runtime::Runtime) {
+    const MINUTES: u32 = 24 * 60;
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let mut numbers = Numbers::new(7);
+    for minute in 0..MINUTES {
+        push(&store, &many_jvms(SystemTime::now() - Duration::from_mins(1) * (minute + 1), &mut numbers));
+    }
+    let profiles = store.used_bytes();
+    let page = page(Arc::clone(&store), ReadLimits::default().nodes);
+    let paths = ["timeline", "flamegraph", "flamegraph?match=pid%3D5001"];
+    println!("a day of {JVMS} JVMs   MB   timeline   flame graph   of one JVM");
+    let print = |name: &str, bytes: u64| {
+        let [timeline, graph, one] = paths.map(|path| answer(runtime, &page, path).0);
+        println!("{name:>17} {:>5} {timeline:>7.0} ms {graph:>10.0} ms {one:>9.0} ms", bytes / 1_000_000);
+    };
+    print("profiles", profiles);
+    let begin = Instant::now();
+    let sums = sum_all(&store, SystemTime::now().into());
+    println!("{sums} sums made in {:.0} s", begin.elapsed().as_secs_f64());
+    print("with sums", store.used_bytes() - profiles);
+}
+
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
+    if std::env::args().any(|argument| argument == "day") {
+        return day(&runtime);
+    }
     println!("nodes allowed   flame graph   bytes");
     for (nodes, samples) in SIZES {
         let folder = tempfile::tempdir().unwrap();
