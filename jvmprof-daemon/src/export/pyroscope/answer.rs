@@ -20,7 +20,7 @@ struct ConnectFailure {
 pub(super) fn of_http(answer: &HttpAnswer) -> PushOutcome {
     let HttpAnswer { status, body, is_whole, retry_after } = answer;
     if *status == StatusCode::SERVICE_UNAVAILABLE && !is_whole {
-        // Pyroscope's own may have stored it, a proxy's hasn't: the body would have said whose it is.
+        // Pyroscope's own may have stored it, a proxy's hasn't: the body would say whose it is.
         let message = format!("HTTP {status} without its whole body");
         return PushOutcome::possibly_lost(Code::Unavailable, message).with_retry_after(*retry_after);
     }

@@ -24,8 +24,8 @@ const REST: u32 = 4;
 /// Periods without an exact sum that are remembered; beyond, they are tried again.
 const MAX_REFUSED: usize = 100_000;
 
-/// Periods of series that have no exact sum, with their newest profile: a later one makes them worth
-/// another try.
+/// Periods of series that have no exact sum, with their newest profile: a later one makes them
+/// worth another try.
 type Refused = HashSet<(String, SumPeriod, u64)>;
 
 /// What became of one sum.
