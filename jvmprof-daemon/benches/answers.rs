@@ -91,16 +91,14 @@ fn day(runtime: &tokio::runtime::Runtime) {
     let profiles = store.used_bytes();
     let page = page(Arc::clone(&store), ReadLimits::default().nodes);
     let paths = ["timeline", "flamegraph", "flamegraph?match=pid%3D5001"];
-    println!("a day of {JVMS} JVMs   MB   timeline   flame graph   of one JVM");
-    let print = |name: &str, bytes: u64| {
-        let [timeline, graph, one] = paths.map(|path| answer(runtime, &page, path).0);
-        println!("{name:>17} {:>5} {timeline:>7.0} ms {graph:>10.0} ms {one:>9.0} ms", bytes / 1_000_000);
-    };
-    print("profiles", profiles);
+    println!("MB of profiles, of sums   timeline   flame graph   of one JVM");
     let begin = Instant::now();
     let sums = sum_all(&store, SystemTime::now().into());
     println!("{sums} sums made in {:.0} s", begin.elapsed().as_secs_f64());
-    print("with sums", store.used_bytes() - profiles);
+    let [timeline, graph, one] = paths.map(|path| answer(runtime, &page, path).0);
+    let megabytes = |bytes: u64| bytes / 1_000_000;
+    let (profiles, sums) = (megabytes(profiles), megabytes(store.used_bytes() - profiles));
+    println!("{profiles:>8} {sums:>9} {timeline:>7.0} ms {graph:>10.0} ms {one:>9.0} ms");
 }
 
 fn main() {
