@@ -1,4 +1,4 @@
-//! The profiles of one series as one profile that a call tree can't tell from them.
+//! The profiles of one series as one profile that gives the same call tree.
 //!
 //! [`Merger`](super::merge::Merger) keeps what pprof's users need: addresses, mappings, the rules
 //! of google/pprof. A sum keeps what

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::pipeline::labels::ThreadLabel;
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Series};
 
-/// The labels that tell threads apart.
+/// The labels that distinguish threads.
 pub(in crate::app::record) const THREAD_LABELS: [ThreadLabel; 2] =
     [ThreadLabel::ThreadName, ThreadLabel::ThreadId];
 pub(in crate::app::record) const PID: &str = "pid";

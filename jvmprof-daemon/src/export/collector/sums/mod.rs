@@ -103,7 +103,9 @@ fn sum_finished(
                 Outcome::Outdated => is_outdated = true,
                 Outcome::Refused => {
                     if refused.len() >= MAX_REFUSED {
+                        // The next search begins with the newest: this one would never end.
                         refused.clear();
+                        return stored;
                     }
                     let newest = sum.newest().unwrap_or(0);
                     let fingerprint = sum.parts.first().map(|part| part.fingerprint.clone());
