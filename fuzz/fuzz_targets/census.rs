@@ -2,27 +2,15 @@
 //! counts is what the buffer holds.
 #![no_main]
 
+mod repeated;
+
 use std::collections::HashMap;
 
 use jvmprof_daemon::hotspot::java_heap::{HeapLayout, KlassReader, KlassWord, TlabCensus};
-use jvmprof_daemon::hotspot::process_memory::{MemoryRead, ProcessMemory};
+use jvmprof_daemon::hotspot::process_memory::ProcessMemory;
 use jvmprof_daemon::types::Avma;
 use libfuzzer_sys::fuzz_target;
-
-/// A process whose memory repeats the same bytes over and over: each pointer leads somewhere.
-struct Repeated<'a>(&'a [u8]);
-
-impl ProcessMemory for Repeated<'_> {
-    fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
-        for read in reads {
-            let start = read.address.0 as usize % self.0.len();
-            for (byte, index) in read.into.iter_mut().zip(0..) {
-                *byte = self.0[(start + index) % self.0.len()];
-            }
-            read.done = true;
-        }
-    }
-}
+use repeated::Repeated;
 
 fuzz_target!(|input: ([u8; 12], u64, u32, &[u8])| {
     let (shape, start, used, bytes) = input;

@@ -8,7 +8,7 @@ use jvmprof_daemon::native::debug_files::DebugFileLocator;
 use jvmprof_daemon::native::dwarf_lines::DwarfLineTable;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::function_symbols::{FunctionSymbols, mini_debug_info};
-use jvmprof_daemon::native::upload::extract_debug_info::{Contents, extract};
+use jvmprof_daemon::native::debug_files_to_upload::extract_debug_info::{Contents, extract};
 use jvmprof_daemon::types::Svma;
 use libfuzzer_sys::fuzz_target;
 

@@ -5,7 +5,7 @@
 mod pieces;
 
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::upload::extract_debug_info::{Contents, extract};
+use jvmprof_daemon::native::debug_files_to_upload::extract_debug_info::{Contents, extract};
 use libfuzzer_sys::fuzz_target;
 
 const LIMIT: u64 = 1 << 20;

@@ -69,7 +69,7 @@ pub struct KernelName {
 }
 
 /// First word of every sample: "jvmprof" and the version of this layout.
-pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x05");
+pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x06");
 
 /// A sample as it stands in the ring buffer, followed by `head_words` words of its event,
 /// `user_words` frame words (leaf first, see [`crate::frame::UserFrame`]), `tail_words` words of
@@ -112,6 +112,9 @@ pub struct SampleHeader {
     pub far_words: u16,
     /// The base of `fs`, where there are other stretches; else zero.
     pub thread_pointer: u64,
+    /// A monitor that the thread has and another one waits for, as far as that is asked for and
+    /// known; else 0: see [`crate::held_monitor`].
+    pub held_monitor: u64,
     /// General-purpose registers of the interrupted user code, by their numbers in instruction
     /// encodings.
     pub registers: [u64; 16],
@@ -409,7 +412,7 @@ mod tests {
     fn the_header_has_no_padding() {
         assert_eq!(
             size_of::<SampleHeader>(),
-            8 * 3 + 4 * 2 + 16 + 8 * 2 + 4 + 2 * 3 + 2 + 2 * 2 + 8 + 16 * 8
+            8 * 3 + 4 * 2 + 16 + 8 * 2 + 4 + 2 * 3 + 2 + 2 * 2 + 8 * 2 + 16 * 8
         );
         assert_eq!(size_of::<SampleHeader>() % 8, 0);
     }

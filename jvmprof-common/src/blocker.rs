@@ -39,8 +39,12 @@ pub struct BlockerLayout {
     pub monitor_owner: u16,
     /// `Thread.parkBlocker`.
     pub park_blocker: u16,
+    /// `JavaThread::_monitor_owner_id`; 0: owners are addresses.
+    pub owner_id: u16,
+    /// `JavaThread::_stack_base`.
+    pub stack_base: u16,
     /// Zero.
-    pub reserved: [u16; 3],
+    pub reserved: u16,
     pub collector: GarbageCollector,
 }
 
@@ -70,6 +74,18 @@ pub struct Blocker {
     pub kind: u64,
     /// The first two words of the object, in which its class is; zero if they aren't known.
     pub object: [u64; 2],
+    /// The address of the monitor that it enters; else 0.
+    pub monitor: u64,
+}
+
+/// A monitor that a thread enters.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EnteredMonitor {
+    /// Its address; 0: there is none.
+    pub monitor: u64,
+    /// `ObjectMonitor::_owner`; 0: nobody.
+    pub owner: u64,
 }
 
 /// Returns what the thread with this thread pointer waits for.
@@ -82,7 +98,7 @@ pub fn find_blocker(memory: &impl ReadWord, thread_pointer: Avma, layout: &Block
     let (kind, object) = if monitor == 0 {
         let thread_object = load_root(memory, layout, field(layout.thread_object))?;
         if thread_object == UNRESOLVED {
-            return Some(Blocker { kind: BlockerKind::Parked as u64, object: [0; 2] });
+            return Some(Blocker { kind: BlockerKind::Parked as u64, ..Blocker::default() });
         }
         let slot = thread_object.wrapping_add(u64::from(layout.park_blocker));
         (BlockerKind::Parked, load(memory, layout, slot, false)?)
@@ -90,7 +106,7 @@ pub fn find_blocker(memory: &impl ReadWord, thread_pointer: Avma, layout: &Block
         let kind = if pending == 0 { BlockerKind::WaitedOn } else { BlockerKind::Entered };
         (kind, load_root(memory, layout, Avma(monitor).wrapping_add(u64::from(layout.monitor_object)))?)
     };
-    let unknown = Blocker { kind: kind as u64, object: [0; 2] };
+    let unknown = Blocker { kind: kind as u64, object: [0; 2], monitor: pending };
     if object == UNRESOLVED {
         return Some(unknown);
     }
@@ -103,34 +119,31 @@ pub fn find_blocker(memory: &impl ReadWord, thread_pointer: Avma, layout: &Block
     Some(Blocker { object: words, ..unknown })
 }
 
-/// Returns the owner of the monitor that the thread with this thread pointer enters, as
-/// `ObjectMonitor::_owner` has it; 0 if it enters none, or that has none.
+/// Returns the monitor that the thread with this thread pointer enters, and its owner.
 #[inline(always)]
-pub fn find_owner(memory: &impl ReadWord, thread_pointer: Avma, layout: &BlockerLayout) -> u64 {
-    let owner = || {
-        let thread = current_thread(memory, thread_pointer, layout)?;
-        let monitor = memory.read_word(thread.wrapping_add(u64::from(layout.pending_monitor)))?;
-        if monitor == 0 {
-            return None;
-        }
-        memory.read_word(Avma(monitor).wrapping_add(u64::from(layout.monitor_owner)))
-    };
-    owner().unwrap_or(0)
-}
-
-/// Returns the object whose monitor the thread with this thread pointer enters.
-pub fn entered_object(memory: &impl ReadWord, thread_pointer: Avma, layout: &BlockerLayout) -> Option<Avma> {
+pub fn entered_monitor(
+    memory: &impl ReadWord,
+    thread_pointer: Avma,
+    layout: &BlockerLayout,
+) -> Option<EnteredMonitor> {
     let thread = current_thread(memory, thread_pointer, layout)?;
     let monitor = memory.read_word(thread.wrapping_add(u64::from(layout.pending_monitor)))?;
     if monitor == 0 {
         return None;
     }
+    let owner = memory.read_word(Avma(monitor).wrapping_add(u64::from(layout.monitor_owner)))?;
+    Some(EnteredMonitor { monitor, owner })
+}
+
+/// Returns the object whose monitor this is.
+pub fn monitored_object(memory: &impl ReadWord, monitor: u64, layout: &BlockerLayout) -> Option<Avma> {
     let object = load_root(memory, layout, Avma(monitor).wrapping_add(u64::from(layout.monitor_object)))?;
     (object != UNRESOLVED).then_some(object)
 }
 
+/// Returns the `JavaThread` of the thread with this thread pointer.
 #[inline(always)]
-fn current_thread(memory: &impl ReadWord, thread_pointer: Avma, layout: &BlockerLayout) -> Option<Avma> {
+pub fn current_thread(memory: &impl ReadWord, thread_pointer: Avma, layout: &BlockerLayout) -> Option<Avma> {
     let thread = thread_local(memory, thread_pointer, &layout.current_thread)?;
     (thread != 0).then_some(Avma(thread))
 }
@@ -190,14 +203,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-
-    struct Words(HashMap<u64, u64>);
-
-    impl ReadWord for Words {
-        fn read_word(&self, address: Avma) -> Option<u64> {
-            self.0.get(&address.0).copied()
-        }
-    }
+    use crate::thread_local::testing::Words;
 
     const THREAD_POINTER: Avma = Avma(0x7000);
     const LAYOUT: BlockerLayout = BlockerLayout {
@@ -212,7 +218,9 @@ mod tests {
         monitor_object: 0x40,
         monitor_owner: 0x48,
         park_blocker: 0x14,
-        reserved: [0; 3],
+        owner_id: 0,
+        stack_base: 0,
+        reserved: 0,
         collector: GarbageCollector {
             kind: GarbageCollector::STOPS,
             forwarding_start: 0,
@@ -270,16 +278,17 @@ mod tests {
     fn an_object_that_was_moved_away_has_no_class() {
         let mut words = words(0x4000, 0);
         words.0.insert(0x5000, 0x9003);
-        let unknown = Some(Blocker { kind: BlockerKind::Entered as u64, object: [0; 2] });
+        let unknown = Some(Blocker { kind: BlockerKind::Entered as u64, object: [0; 2], monitor: 0x4000 });
         assert_eq!(find_blocker(&words, THREAD_POINTER, &LAYOUT), unknown);
     }
 
     #[test]
     fn only_a_monitor_that_is_entered_has_an_owner() {
-        assert_eq!(find_owner(&words(0x4000, 0), THREAD_POINTER, &LAYOUT), 0x9000);
-        assert_eq!(find_owner(&words(0, 0x4000), THREAD_POINTER, &LAYOUT), 0);
-        assert_eq!(entered_object(&words(0x4000, 0), THREAD_POINTER, &LAYOUT), Some(Avma(0x5000)));
-        assert_eq!(entered_object(&words(0, 0x4000), THREAD_POINTER, &LAYOUT), None);
+        let entered = |words: &Words| entered_monitor(words, THREAD_POINTER, &LAYOUT);
+        let monitor = EnteredMonitor { monitor: 0x4000, owner: 0x9000 };
+        assert_eq!(entered(&words(0x4000, 0)), Some(monitor));
+        assert_eq!(entered(&words(0, 0x4000)), None);
+        assert_eq!(monitored_object(&words(0x4000, 0), 0x4000, &LAYOUT), Some(Avma(0x5000)));
     }
 
     #[test]
@@ -292,9 +301,9 @@ mod tests {
         words.0.insert(0x1200, 0x5000 << 14 | 0x2000);
         assert_eq!(find(&words, &layout), Some((BlockerKind::Entered as u64, 88)));
         words.0.insert(0x1200, 0x5000 << 15 | 0x4000);
-        let unknown = Some(Blocker { kind: BlockerKind::Entered as u64, object: [0; 2] });
+        let unknown = Some(Blocker { kind: BlockerKind::Entered as u64, object: [0; 2], monitor: 0x4000 });
         assert_eq!(find_blocker(&words, THREAD_POINTER, &layout), unknown);
-        assert_eq!(entered_object(&words, THREAD_POINTER, &layout), None);
+        assert_eq!(monitored_object(&words, 0x4000, &layout), None);
         let collector = GarbageCollector { kind: GarbageCollector::X, ..collector };
         let layout = BlockerLayout { collector, ..layout };
         words.0.insert(0x1200, 0x5000);

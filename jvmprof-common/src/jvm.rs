@@ -172,6 +172,25 @@ pub struct StackChunkLayout {
     pub collector: GarbageCollector,
 }
 
+/// One of the stubs by which frames of a virtual thread come back from the heap: offsets of its
+/// instructions from [`Jvm::return_barrier_start`] (openjdk
+/// src/hotspot/cpu/x86/stubGenerator_x86_64.cpp, `generate_cont_thaw`). All 0 where they aren't
+/// known.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThawStub {
+    pub begin: u16,
+    /// `sub rsp, rbx`, which allocates stack for the frames.
+    pub allocation: u16,
+    /// `mov rbx, rax`, after the call that has copied them.
+    pub thawed: u16,
+    /// `mov rsp, rbx`, by which the stack pointer gets to the youngest of them.
+    pub restore: u16,
+}
+
+/// The stub by which a thread continues, the return barrier, and that for exceptions.
+pub const THAW_STUBS: usize = 3;
+
 /// One JVM.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,6 +210,7 @@ pub struct Jvm {
     /// there are no continuations.
     pub return_barrier_start: u64,
     pub return_barrier_end: u64,
+    pub thaw_stubs: [ThawStub; THAW_STUBS],
     /// `ContinuationEntry::_return_pc`.
     pub cont_entry_return_pc: u64,
     /// Address of the blob that `call_stub` is in, which stays as long as the JVM; 0 if it isn't
@@ -220,6 +240,7 @@ const _: () = assert!(
 const _: () = assert!(
     size_of::<Jvm>()
         == 11 * 8
+            + THAW_STUBS * size_of::<ThawStub>()
             + MAX_CODE_HEAPS * size_of::<CodeHeap>()
             + 2 * 4
             + size_of::<JvmLayout>()
@@ -228,6 +249,22 @@ const _: () = assert!(
 );
 
 impl Jvm {
+    /// Returns which of the stubs by which frames come back an instruction belongs to, and its
+    /// offset from [`Self::return_barrier_start`].
+    #[inline(always)]
+    pub fn thaw_stub(&self, pc: Avma) -> Option<(usize, ThawStub, u64)> {
+        let offset = pc.0.wrapping_sub(self.return_barrier_start);
+        let mut index = THAW_STUBS;
+        while index > 0 {
+            index -= 1;
+            let stub = self.thaw_stubs[index];
+            if stub.restore != 0 && offset >= u64::from(stub.begin) {
+                return (pc.0 < self.return_barrier_end).then_some((index, stub, offset));
+            }
+        }
+        None
+    }
+
     /// Returns true for an address within the memory of the code cache.
     #[inline(always)]
     pub const fn in_code_cache(&self, address: Avma) -> bool {

@@ -10,7 +10,7 @@
 //! - [`allocation`] and [`off_cpu`]: what the programs of these events keep of threads and
 //!   processes, and what their samples say beside the stack.
 //! - [`pause`]: the times in which a JVM stops its threads.
-//! - [`blocker`]: what a JVM's thread waits for.
+//! - [`blocker`]: what a JVM's thread waits for, and [`held_monitor`]: who has it.
 //! - [`thread_context`]: what a process publishes of the request that a thread works on.
 //! - [`thread_local`]: where a thread has a thread-local variable.
 //! - [`unwind`]: the steppers, which find a frame's caller by these.
@@ -46,6 +46,7 @@ pub mod address;
 pub mod allocation;
 pub mod blocker;
 pub mod frame;
+pub mod held_monitor;
 pub mod jvm;
 pub mod off_cpu;
 pub mod pause;

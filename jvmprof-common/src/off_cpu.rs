@@ -38,7 +38,7 @@ pub struct FollowedThread {
     pub last_since_ns: u64,
     pub last_began_ns: u64,
     /// The owner of the monitor that it entered when it was switched away, as the JVM has it: see
-    /// [`crate::blocker::find_owner`].
+    /// [`crate::blocker::entered_monitor`].
     pub monitor_owner: u64,
     /// Of a thread that could run when it was switched away: the run queue of its control group
     /// that it was on, the address of a `struct cfs_rq`, and for how long that had been out of CPU

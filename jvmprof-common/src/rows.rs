@@ -91,7 +91,8 @@ pub enum RaRule {
     /// The eight bytes at `CFA + offset`; the offset is -8 in all ordinary code.
     AtCfa(i32),
     /// The eight bytes at `rsp + offset`, with the stepped frame's own `rsp`: signal frames,
-    /// generated code.
+    /// generated code. Negative where it was taken off the stack, and nothing has been written to
+    /// its place since.
     AtRsp(i32),
     /// The eight bytes at `rbp + offset`, with the stepped frame's own `rbp`: generated code whose
     /// frame pointer is set up while its caller's stack pointer is elsewhere.
@@ -109,9 +110,10 @@ pub enum RaRule {
 }
 
 impl RaRule {
+    /// Returns true where the return address isn't on the stack any more.
     #[inline(always)]
-    pub const fn is_register(&self) -> bool {
-        matches!(self, Self::Register(_))
+    pub const fn is_left_behind(&self) -> bool {
+        matches!(self, Self::Register(_) | Self::AtRsp(i32::MIN..0))
     }
 }
 

@@ -50,6 +50,13 @@ impl DtvLayout {
 /// Reads a word of the process; `None` where there is no memory.
 pub trait ReadWord {
     fn read_word(&self, address: Avma) -> Option<u64>;
+
+    /// Reads two words, the second of which lies after the first in the same piece of memory; an
+    /// implementation to which a read costs more than its length may read what is between them.
+    #[inline(always)]
+    fn read_ends(&self, first: Avma, last: Avma) -> Option<[u64; 2]> {
+        Some([self.read_word(first)?, self.read_word(last)?])
+    }
 }
 
 /// Returns the thread's value of a thread-local variable; `None` if it hasn't used it yet.
@@ -75,12 +82,77 @@ fn block_of_module(memory: &impl ReadWord, thread: Avma, variable: &ThreadLocalV
     const UNALLOCATED: u64 = u64::MAX;
     let vector = Avma(memory.read_word(thread + 8)?);
     let module = u64::from(variable.module);
-    if memory.read_word(vector.wrapping_sub(DtvLayout::length_distance(variable.dtv)))? < module {
-        return None;
-    }
+    let length = vector.wrapping_sub(DtvLayout::length_distance(variable.dtv));
     let entry = vector.wrapping_add(module * DtvLayout::entry_bytes(variable.dtv));
-    match memory.read_word(entry)? {
-        0 | UNALLOCATED => None,
-        block => Some(Avma(block)),
+    match memory.read_ends(length, entry)? {
+        // An entry beyond the vector is other memory.
+        [length, _] if length < module => None,
+        [_, 0 | UNALLOCATED] => None,
+        [_, block] => Some(Avma(block)),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    extern crate std;
+
+    use std::collections::HashMap;
+
+    use super::ReadWord;
+    use crate::address::Avma;
+
+    /// Words of memory by address.
+    pub(crate) struct Words(pub(crate) HashMap<u64, u64>);
+
+    impl ReadWord for Words {
+        fn read_word(&self, address: Avma) -> Option<u64> {
+            self.0.get(&address.0).copied()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::collections::HashMap;
+
+    use super::testing::Words;
+    use super::*;
+
+    const THREAD: Avma = Avma(0x1000);
+    const VECTOR: u64 = 0x2000;
+
+    fn variable(module: u32, dtv: DtvLayout) -> ThreadLocalVariable {
+        ThreadLocalVariable { start_ticks: 1, offset: 0x28, module, dtv: dtv as u32 }
+    }
+
+    fn value(variable: ThreadLocalVariable, words: &[(u64, u64)]) -> Option<u64> {
+        let words: HashMap<u64, u64> = words.iter().copied().chain([(0x3028, 7)]).collect();
+        thread_local(&Words(words), THREAD, &variable)
+    }
+
+    #[test]
+    fn a_variable_lies_at_the_thread_pointer_or_in_the_block_of_its_module() {
+        let offset = 0x10_u64.wrapping_neg();
+        let in_static_block = ThreadLocalVariable { offset, ..variable(0, DtvLayout::Glibc) };
+        assert_eq!(value(in_static_block, &[(0xff0, 9)]), Some(9));
+        let glibc = [(0x1008, VECTOR), (VECTOR - 16, 3), (VECTOR + 3 * 16, 0x3000)];
+        assert_eq!(value(variable(3, DtvLayout::Glibc), &glibc), Some(7));
+        let musl = [(0x1008, VECTOR), (VECTOR, 3), (VECTOR + 3 * 8, 0x3000)];
+        assert_eq!(value(variable(3, DtvLayout::Musl), &musl), Some(7));
+    }
+
+    #[test]
+    fn a_thread_that_has_no_block_of_the_module_has_no_variable() {
+        for (length, block) in [(2, 0x3000), (3, 0), (3, u64::MAX)] {
+            let words = [(0x1008, VECTOR), (VECTOR - 16, length), (VECTOR + 3 * 16, block)];
+            assert_eq!(value(variable(3, DtvLayout::Glibc), &words), None, "{length} {block:x}");
+        }
+        for missing in [0x1008, VECTOR - 16, VECTOR + 3 * 16] {
+            let mut words = [(0x1008, VECTOR), (VECTOR - 16, 3), (VECTOR + 3 * 16, 0x3000)].to_vec();
+            words.retain(|(address, _)| *address != missing);
+            assert_eq!(value(variable(3, DtvLayout::Glibc), &words), None, "{missing:x}");
+        }
     }
 }

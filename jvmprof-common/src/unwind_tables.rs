@@ -8,6 +8,7 @@
 //! one.
 
 use crate::rows::{CfaRule, RaRule, RbpRule, Register, Row, RowRules};
+use crate::thread_local::ThreadLocalVariable;
 
 /// Bytes of code in a page of rows, as a power of two.
 pub const PAGE_SHIFT: u32 = 12;
@@ -43,6 +44,32 @@ pub struct ProcessEntry {
     /// Incremented on every publish of a process; invalidates what the CPUs have cached under an
     /// older one.
     pub epoch: u32,
+    /// `offset`, `module` and `dtv` of the variable of its threads' contexts: with the entry, since
+    /// looking it up by itself for each sample takes longer than one of the reads that follow. The
+    /// first two are 0 where there is none.
+    pub context_offset: u64,
+    pub context_module: u32,
+    pub context_dtv: u32,
+}
+
+impl ProcessEntry {
+    /// Returns where its threads have the variable of their contexts.
+    #[inline(always)]
+    pub const fn context_variable(&self) -> Option<ThreadLocalVariable> {
+        let Self { start_ticks, context_offset: offset, context_module: module, context_dtv: dtv, .. } =
+            *self;
+        // The thread pointer itself is no place of a variable.
+        if offset == 0 && module == 0 {
+            return None;
+        }
+        Some(ThreadLocalVariable { start_ticks, offset, module, dtv })
+    }
+
+    /// Sets it; `None`: there is none.
+    pub fn set_context_variable(&mut self, variable: Option<ThreadLocalVariable>) {
+        let ThreadLocalVariable { offset, module, dtv, .. } = variable.unwrap_or_default();
+        (self.context_offset, self.context_module, self.context_dtv) = (offset, module, dtv);
+    }
 }
 
 /// A stretch of executable memory. Element of an array.

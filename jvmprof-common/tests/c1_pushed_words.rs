@@ -149,3 +149,25 @@ fn a_call_of_the_check_returns_to_code_that_pops_all_of_it() {
     assert_eq!((behind(COPY), behind(CHECK)), (32, 16));
     assert_eq!(popped_bytes(&words(&[0x90; CODE_BYTES]), 0), 0);
 }
+
+/// mov [rsi + 0x54], r10d, whose last two bytes are those of push rsi and push rsp; mov rdx, rsi;
+/// the rest of G1's barrier; a null check.
+const FIELD_STORE: &[u8] = &[
+    0x44, 0x89, 0x56, 0x54, 0x48, 0x8b, 0xd6, 0x48, 0x33, 0xd0, 0x48, 0xc1, 0xea, 0x14, 0x48, 0x83, 0xfa,
+    0x00, 0x0f, 0x85, 0xe6, 0x36, 0, 0, 0x48, 0x3b, 0x00,
+];
+
+#[test]
+fn bytes_of_an_operand_are_no_pushes() {
+    let mut load_after_it = FIELD_STORE.to_vec();
+    // mov rdx, [rsi + 0x57]: as if what was pushed were loaded.
+    load_after_it.splice(4..7, [0x48, 0x8b, 0x56, 0x57]);
+    for code in [FIELD_STORE.to_vec(), load_after_it] {
+        for before in 0..=BEFORE - code.len() {
+            let after = CODE_BYTES - before - code.len();
+            let window = [vec![0x90; before], code.clone(), vec![0x90; after]].concat();
+            let state = array_copy_state(&words(&window));
+            assert_eq!(state, ArrayCopyState::UNKNOWN, "{before} bytes before it");
+        }
+    }
+}

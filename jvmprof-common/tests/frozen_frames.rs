@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use jvmprof_common::abi::Stop;
 use jvmprof_common::address::{Avma, StackAddress};
 use jvmprof_common::frame::FrameWord;
-use jvmprof_common::jvm::{Jvm, JvmLayout, StackChunkLayout};
+use jvmprof_common::jvm::{Jvm, JvmLayout, StackChunkLayout, ThawStub};
 use jvmprof_common::rows::Register;
 use jvmprof_common::unwind::hotspot::EncodedFrame;
 use jvmprof_common::unwind::hotspot::continuation::stack_chunk::FrozenWalk;
-use jvmprof_common::unwind::hotspot::continuation::{frozen_frames, return_barrier, thawing};
+use jvmprof_common::unwind::hotspot::continuation::{frozen_frames, thaw_stubs, thawing};
 use jvmprof_common::unwind::{Cursor, Memory};
 
 fn caller(pc: u64, sp: u64, fp: u64) -> Cursor {
@@ -211,85 +211,172 @@ fn behind_the_last_chunk_is_the_entry_or_its_caller_where_its_code_is_not_known_
 
 const CONTINUATION: u64 = 0x7_1000_0000;
 const TAIL: u16 = 16;
-const STUB: u64 = 0x7f11_0030_0000;
+/// Where the stubs begin.
+const STUBS: u64 = 0x7f11_0030_0000;
+const CONTINUES: ThawStub = ThawStub { begin: 0, allocation: 55, thawed: 103, restore: 109 };
+const BARRIER: ThawStub = ThawStub { begin: 118, allocation: 199, thawed: 257, restore: 270 };
+const EXCEPTIONS: ThawStub = ThawStub { begin: 279, allocation: 360, thawed: 418, restore: 431 };
 
-/// A thread whose entry leads to a chunk, in the stubs, of which these bytes are so far behind the
-/// pc.
-fn in_stubs(code: u64, behind: u64) -> (Words, Jvm) {
+/// A thread whose entry leads to a chunk, and the registers of the interrupted frame.
+struct Thread {
+    words: Words,
+    registers: Vec<(Register, u64)>,
+}
+
+impl Memory for Thread {
+    fn read_u64(&mut self, address: StackAddress) -> Option<u64> {
+        self.words.read_u64(address)
+    }
+
+    fn register(&self, register: Register) -> Option<u64> {
+        self.registers.iter().find(|(known, _)| *known == register).map(|(_, value)| *value)
+    }
+}
+
+target_over_memory!(Thread);
+
+fn thread() -> (Thread, Jvm) {
     let mut words = chunk(60, 40);
     let above = ENTRY + u64::from(ENTRY_BYTES);
     words.0.extend((0..32).map(|index| (ENTRY - 64 + index * 8, 0)));
     words.0.extend([(ENTRY + 8, CONTINUATION), (CONTINUATION + u64::from(TAIL), CHUNK)]);
     words.0.extend([(CONTINUATION + u64::from(KLASS_AT), KLASS + 8), (above + 8, COMPILED)]);
-    // As unaligned as it is.
-    words.0.extend((0..32).map(|back| (STUB - back, 0x9090_9090_9090_9090)));
-    words.0.insert(STUB - behind, code);
     let jvm = jvm(RETURN, true);
-    (words, Jvm { chunks: StackChunkLayout { cont_tail: TAIL, ..jvm.chunks }, ..jvm })
+    let jvm = Jvm {
+        chunks: StackChunkLayout { cont_tail: TAIL, ..jvm.chunks },
+        return_barrier_start: STUBS,
+        return_barrier_end: STUBS + 500,
+        thaw_stubs: [CONTINUES, BARRIER, EXCEPTIONS],
+        ..jvm
+    };
+    (Thread { words, registers: Vec::new() }, jvm)
 }
 
-const MOV_RSP_ENTRY: u64 = 0xa7_8b49;
-const POP_RCX_MOV_RDI_R15: u64 = 0xff8b_4959;
+/// Enters the frames of a thread that was interrupted so many bytes behind [`STUBS`].
+fn enter(thread: &mut Thread, jvm: &Jvm, offset: u16, sp: u64) -> (Result<Avma, Stop>, FrozenWalk) {
+    let mut walk = FrozenWalk { thaw_words: 7, thawed_until: StackAddress(7), ..FrozenWalk::default() };
+    let cursor = Cursor::interrupted(STUBS + u64::from(offset), sp, 0);
+    let chunk = frozen_frames::enter(&cursor, thread, jvm, &mut walk);
+    (chunk, walk)
+}
 
 #[test]
-fn a_barrier_that_was_interrupted_early_leads_to_the_chunk() {
+fn a_barrier_that_has_not_allocated_yet_leads_to_the_chunk() {
     // How far behind its first instruction, and what it keeps on the stack there.
-    for (behind, kept) in [(0, 0), (7, 0), (8, 8), (12, 24), (17, 24)] {
-        let (mut words, jvm) = in_stubs(MOV_RSP_ENTRY, behind);
-        let mut frozen = FrozenWalk { thaw_words: 7, thawed_until: StackAddress(7), ..FrozenWalk::default() };
-        let cursor = Cursor::interrupted(STUB, ENTRY - kept, 0);
-        assert_eq!(
-            frozen_frames::enter(&cursor, &mut words, &jvm, &mut frozen),
-            Ok(Avma(CHUNK)),
-            "{behind} bytes"
-        );
-        assert_eq!((frozen.entry.0, frozen.thaw_words, frozen.thawed_until.0), (ENTRY, 0, 0));
+    for (behind, kept) in [(0, 0), (7, 0), (8, 8), (12, 24), (17, 24), (52, 24), (71, 8), (72, 0), (81, 0)] {
+        for stub in [BARRIER, EXCEPTIONS] {
+            let (mut thread, jvm) = thread();
+            let (entered, walk) = enter(&mut thread, &jvm, stub.begin + behind, ENTRY - kept);
+            assert_eq!(entered, Ok(Avma(CHUNK)), "{behind} bytes");
+            assert_eq!((walk.entry.0, walk.thaw_words, walk.thawed_until.0), (ENTRY, 0, 0));
+        }
     }
 }
 
 #[test]
 fn a_thread_that_continues_has_its_carriers_stack_until_its_frames_are_there() {
-    let (mut words, jvm) = in_stubs(POP_RCX_MOV_RDI_R15, 1);
-    let mut frozen = FrozenWalk::default();
-    let cursor = Cursor::interrupted(STUB, ENTRY, 0);
-    assert_eq!(frozen_frames::enter(&cursor, &mut words, &jvm, &mut frozen), Ok(Avma(0)));
-    assert_eq!(frozen.entry.0, ENTRY);
-}
-
-/// Puts code there, so that a word can be read at each byte.
-fn write_code(words: &mut Words, begin: u64, code: &[u8]) {
-    let padded: Vec<u8> = code.iter().copied().chain([0x90; 8]).collect();
-    for (offset, bytes) in padded.windows(8).enumerate() {
-        let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        words.0.insert(begin + offset as u64, word);
+    // Its return address is on the stack until it is popped.
+    for (offset, sp) in [(0, ENTRY - 8), (1, ENTRY), (9, ENTRY), (38, ENTRY), (41, ENTRY), (55, ENTRY)] {
+        let (mut thread, jvm) = thread();
+        let (entered, walk) = enter(&mut thread, &jvm, offset, sp);
+        assert_eq!((entered, walk.entry.0), (Ok(Avma(0)), ENTRY), "{offset}");
     }
 }
 
-const MOV_RBX_RAX: [u8; 3] = [0x48, 0x8b, 0xd8];
-/// `movsd xmm0, [rsp]; add rsp, 16; pop rax`
-const TAKE_BACK: [u8; 10] = [0xf2, 0x0f, 0x10, 0x04, 0x24, 0x48, 0x83, 0xc4, 0x10, 0x58];
-/// `test rbx, rbx; jne; jmp; sub rsp, rbx; and rsp, -16`
-const ALLOCATE: [u8; 17] =
-    [0x48, 0x85, 0xdb, 0x75, 5, 0xe9, 1, 2, 3, 4, 0x48, 0x2b, 0xe3, 0x48, 0x83, 0xe4, 0xf0];
-
+/// How much was allocated is in rbx, where the stack pointer may be aligned for it.
 #[test]
-fn only_a_thread_that_continues_has_no_frames_while_its_stack_pointer_is_at_the_entry() {
-    let continues = [&MOV_RBX_RAX[..], &ALLOCATE].concat();
-    // The barrier's stack pointer is there, too: its callers are in the chunk.
-    let barrier = [&MOV_RBX_RAX[..], &TAKE_BACK, &ALLOCATE].concat();
-    for (code, offsets, expected) in
-        [(continues, &[0, 3, 6, 13][..], Ok(Avma(0))), (barrier, &[13, 16, 23][..], Err(Stop::Frozen))]
+fn the_entry_is_above_what_was_allocated_until_frames_are_copied() {
+    const SUB: u16 = 3;
+    const ALIGNED: u16 = 7;
+    let barrier = [(SUB, None), (ALIGNED, Some(0)), (8, Some(8)), (12, Some(24)), (17, Some(24))];
+    let calls = [(39, Some(32)), (53, Some(24))];
+    let continues = [(SUB, None), (ALIGNED, Some(0)), (15, Some(0)), (43, Some(0))];
+    let barriers = barrier.iter().chain(&calls).map(|place| (BARRIER, *place, CHUNK));
+    for (stub, (behind, pushed), chunk) in
+        barriers.chain(continues.iter().map(|place| (CONTINUES, *place, 0)))
     {
-        for offset in offsets {
-            let (mut words, jvm) = in_stubs(0, 8);
-            write_code(&mut words, STUB, &code);
-            let cursor = Cursor::interrupted(STUB + offset, ENTRY, 0);
-            let chunk = frozen_frames::enter(&cursor, &mut words, &jvm, &mut FrozenWalk::default());
-            assert_eq!(chunk, expected, "{offset} bytes");
+        for bytes in [96, 104] {
+            let (mut thread, jvm) = thread();
+            thread.registers.push((Register::RBX, bytes));
+            let sp = pushed.map_or(ENTRY - bytes, |pushed| (ENTRY - bytes) / 16 * 16 - pushed);
+            let (entered, walk) = enter(&mut thread, &jvm, stub.allocation + behind, sp);
+            assert_eq!((entered, walk.entry.0), (Ok(Avma(chunk)), ENTRY), "{behind} bytes, {bytes}");
+            assert_eq!(walk.thaw_words, 0);
         }
     }
 }
 
+/// What was thawed refers to its continuation, too, and returns to generated code: it may look like
+/// an entry.
+#[test]
+fn once_frames_are_copied_the_entry_is_not_looked_for() {
+    for stub in [CONTINUES, BARRIER, EXCEPTIONS] {
+        for offset in [stub.thawed - 14, stub.thawed - 10, stub.thawed, stub.restore, stub.restore + 8] {
+            let (mut thread, jvm) = thread();
+            thread.registers.push((Register::RBX, 96));
+            for sp in [ENTRY, ENTRY - 96] {
+                assert_eq!(enter(&mut thread, &jvm, offset, sp).0, Err(Stop::Frozen), "{offset}");
+            }
+        }
+    }
+    let (mut thread, jvm) = thread();
+    assert_eq!(enter(&mut thread, &jvm, BARRIER.begin + 7, ENTRY - 64).0, Err(Stop::Frozen));
+    let unknown = Jvm { thaw_stubs: Default::default(), ..jvm };
+    assert_eq!(enter(&mut thread, &unknown, BARRIER.begin + 7, ENTRY).0, Err(Stop::Frozen));
+}
+
+/// The stack pointer of the frames that were thawed.
+const THAWED: u64 = 0x7f00_0000_1010;
+
+/// Leaves a stub whose last instructions are these.
+fn leave(offset: u16, sp: u64, fp: u64, end: u64) -> Result<Cursor, Stop> {
+    let (mut thread, jvm) = thread();
+    thread.words.0.extend([(THAWED - 16, 0x2000), (THAWED - 8, COMPILED)]);
+    thread
+        .words
+        .0
+        .extend([CONTINUES, BARRIER, EXCEPTIONS].map(|stub| (STUBS + u64::from(stub.restore) + 3, end)));
+    let in_rax = [CONTINUES, BARRIER, EXCEPTIONS]
+        .iter()
+        .any(|stub| offset <= stub.thawed && offset + 14 >= stub.thawed);
+    thread.registers = vec![(if in_rax { Register::RAX } else { Register::RBX }, THAWED)];
+    let mut cursor = Cursor::interrupted(STUBS + u64::from(offset), sp, fp);
+    thaw_stubs::step_thawed(&mut cursor, &mut thread, &jvm).map(|()| cursor)
+}
+
+const SUB_POP_RET: u64 = 0xc35d_10ec_8348;
+/// `sub rsp, 16; mov rdi, r15`.
+const SUB_MOV: u64 = 0x8b49_10ec_8348;
+
+#[test]
+fn what_was_thawed_is_in_a_register_until_the_stack_pointer_gets_it() {
+    let expected = Ok(caller(COMPILED, THAWED, 0x2000));
+    for stub in [CONTINUES, BARRIER, EXCEPTIONS] {
+        let places = [stub.thawed - 14, stub.thawed - 10, stub.thawed, stub.thawed + 3, stub.restore];
+        for offset in places {
+            assert_eq!(leave(offset, ENTRY - 96, 3, 0), expected, "{offset}");
+        }
+        assert_eq!(leave(stub.restore + 3, THAWED, 3, 0), expected);
+        for offset in [stub.begin, stub.allocation, stub.allocation + 7, stub.thawed - 19, stub.thawed - 5] {
+            assert_eq!(leave(offset, ENTRY - 96, 3, 0), Err(Stop::Frozen), "{offset}");
+        }
+    }
+}
+
+#[test]
+fn the_last_instructions_of_the_stubs_go_to_what_was_thawed() {
+    let expected = Ok(caller(COMPILED, THAWED, 0x2000));
+    for stub in [CONTINUES, BARRIER] {
+        assert_eq!(leave(stub.restore + 7, THAWED - 16, 3, SUB_POP_RET), expected);
+        assert_eq!(leave(stub.restore + 8, THAWED - 8, 0x2000, SUB_POP_RET), expected);
+    }
+    // The barrier for exceptions calls for their handler there.
+    assert_eq!(leave(EXCEPTIONS.restore + 7, THAWED - 16, 3, SUB_MOV), Err(Stop::Frozen));
+    assert_eq!(leave(EXCEPTIONS.restore + 8, THAWED - 8, 0x2000, SUB_MOV), Err(Stop::Frozen));
+}
+
+/// `mov rsp, [r15 + disp32]`.
+const MOV_RSP_ENTRY: u64 = 0xa7_8b49;
 const DO_YIELD: u64 = 0x7f11_0040_0000;
 /// Where a call of `doYield` returns to.
 const YIELDED: u64 = 0x7f11_0050_0010;
@@ -297,7 +384,7 @@ const YIELDED: u64 = 0x7f11_0050_0010;
 /// Frames that `doYield` froze begin at word 60. The chunk says that its own begin at `sp`.
 /// `from_entry`: where `doYield` loads its stack pointer.
 fn yielded(sp: u64, left: u64, from_entry: u64) -> (Words, Jvm) {
-    let (mut words, jvm) = in_stubs(0, 8);
+    let (Thread { mut words, .. }, jvm) = thread();
     let fields = [(SIZE, WORDS | sp << 32), (BOTTOM, WORDS | left << 32)];
     words.0.extend(fields.map(|(field, word)| (CHUNK + u64::from(field), word)));
     // `call rel32`
@@ -346,45 +433,11 @@ fn what_another_method_left_in_a_chunk_is_no_end() {
     assert!(!ends_at_entry(&mut words, &jvm, 40 + EXTRA, 2));
 }
 
-/// What was thawed refers to its continuation, too, and returns to generated code: it may look like
-/// an entry.
-#[test]
-fn a_barrier_that_was_interrupted_elsewhere_has_no_entry() {
-    for (code, behind) in [(MOV_RSP_ENTRY, 1), (0xc35d_10ec_8348_e38b, 1), (POP_RCX_MOV_RDI_R15 & 0xff, 1)] {
-        let (mut words, jvm) = in_stubs(code, behind);
-        let cursor = Cursor::interrupted(STUB, ENTRY, 0);
-        assert_eq!(
-            frozen_frames::enter(&cursor, &mut words, &jvm, &mut FrozenWalk::default()),
-            Err(Stop::Frozen)
-        );
-    }
-    let (mut words, jvm) = in_stubs(MOV_RSP_ENTRY, 7);
-    let cursor = Cursor::interrupted(STUB, ENTRY - 64, 0);
-    assert_eq!(
-        frozen_frames::enter(&cursor, &mut words, &jvm, &mut FrozenWalk::default()),
-        Err(Stop::Frozen)
-    );
-}
-
-#[test]
-fn the_last_instructions_of_the_stubs_go_to_what_was_thawed() {
-    // `sub rsp, 16`, `pop rbp`, `ret`: where the stack pointer is at each.
-    for (code, sp) in [(0xc35d_10ec_8348, 0x1010), (0xc35d, 0x1000), (0xaaaa_aac3, 0x1008)] {
-        let mut words = Words(BTreeMap::from([(STUB, code), (0x1000, 0x2000), (0x1008, COMPILED)]));
-        let mut cursor = Cursor::interrupted(STUB, sp, 0x2000);
-        assert_eq!(return_barrier::step_thawed(&mut cursor, &mut words), Ok(()));
-        assert_eq!(cursor, caller(COMPILED, 0x1010, 0x2000));
-    }
-    let mut words = Words(BTreeMap::from([(STUB, 0x50)]));
-    let mut cursor = Cursor::interrupted(STUB, 0x1000, 0x2000);
-    assert_eq!(return_barrier::step_thawed(&mut cursor, &mut words), Err(Stop::Frozen));
-}
-
 /// The room is searched for its entry: what looks like one before is of another age, and its counts
 /// don't fit.
 #[test]
 fn the_end_of_a_room_is_told_by_the_counts_where_its_last_word_does_not() {
-    let (mut words, jvm) = in_stubs(0, 8);
+    let (Thread { mut words, .. }, jvm) = thread();
     words.0.insert(ENTRY + u64::from(ENTRY_BYTES) + 8, 0x7f11_0000_2000);
     for (room, expected) in [(40 + EXTRA, true), (42 + EXTRA, false), (38 + EXTRA, false)] {
         let begin = ENTRY - room * 8;
@@ -395,57 +448,4 @@ fn the_end_of_a_room_is_told_by_the_counts_where_its_last_word_does_not() {
             "{room} words"
         );
     }
-}
-
-/// The end of a stub at [`STUB`], with what it has brought at 0x1010, in a register.
-struct End {
-    code: Vec<u8>,
-    register: Register,
-}
-
-impl Memory for End {
-    fn read_u64(&mut self, StackAddress(address): StackAddress) -> Option<u64> {
-        match address {
-            0x1000 => return Some(0x2000),
-            0x1008 => return Some(COMPILED),
-            _ => {}
-        }
-        let from = usize::try_from(address.checked_sub(STUB)?).ok()?;
-        let bytes: Vec<u8> = self.code.get(from..)?.iter().copied().chain([0x90; 8]).take(8).collect();
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
-    }
-
-    fn register(&self, register: Register) -> Option<u64> {
-        Some(if register == self.register { 0x1010 } else { 7 })
-    }
-}
-
-target_over_memory!(End);
-
-#[test]
-fn what_was_thawed_is_in_a_register_until_the_stack_pointer_gets_it() {
-    // mov rbx, rax; of the barrier: vmovsd xmm0, [rsp]; add rsp, 16; pop rax
-    const FIRST: &[u8] = &[0x48, 0x8b, 0xd8];
-    const KEPT: [&[u8]; 3] = [&[0xc5, 0xfb, 0x10, 0x04, 0x24], &[0x48, 0x83, 0xc4, 0x10], &[0x58]];
-    const MOVE: &[u8] = &[0x48, 0x8b, 0xe3];
-    const REST: &[u8] = &[0x48, 0x83, 0xec, 0x10, 0x5d, 0xc3];
-    // test rbx, rbx: what follows the barrier's first call, which brings nothing.
-    const OTHER: &[u8] = &[0x48, 0x85, 0xdb];
-    let barrier = [&[FIRST][..], &KEPT, &[MOVE, REST]].concat();
-    let check = |instructions: &[&[u8]], expected: bool| {
-        let code = instructions.concat();
-        let mut pc = 0;
-        for (index, instruction) in instructions.iter().enumerate().take(instructions.len() - 1) {
-            let register = if index == 0 { Register::RAX } else { Register::RBX };
-            let mut cursor = Cursor::interrupted(STUB + pc as u64, 0x5000, 3);
-            let stepped = return_barrier::step_thawed(&mut cursor, &mut End { code: code.clone(), register });
-            let found = (stepped == Ok(())).then_some(cursor);
-            let thawed = caller(COMPILED, 0x1010, 0x2000);
-            assert_eq!(found, expected.then_some(thawed), "at {instruction:02x?} of {instructions:02x?}");
-            pc += instruction.len();
-        }
-    };
-    check(&barrier, true);
-    check(&[FIRST, MOVE, REST], true);
-    check(&[&[FIRST][..], &KEPT, &[OTHER, REST]].concat(), false);
 }

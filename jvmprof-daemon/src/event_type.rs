@@ -20,6 +20,8 @@ pub enum EventType {
     OffCpu,
     /// Contention of locks in JVMs: the waits off the CPU that are for one.
     Lock,
+    /// Pauses of JVMs, in which they stop their Java threads. No samples: every one is seen.
+    Pause,
     /// All time of threads: what a recording makes of CPU time and waits at its end. It isn't in
     /// [`Self::ALL`].
     Wall,
@@ -56,6 +58,15 @@ pub struct EventDescriptor {
     pub pushed_types: &'static [SampleType],
     /// What a period is measured in.
     pub period_type: SampleType,
+    /// The label of samples whose value is a number; values of others are texts.
+    pub number_label: Option<NumberLabel>,
+}
+
+/// A label of samples whose value is a number, by its name and unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NumberLabel {
+    pub name: &'static str,
+    pub unit: &'static str,
 }
 
 /// What a picture counts.
@@ -75,17 +86,21 @@ pub enum ShownUnit {
     LockTime,
     /// Nanoseconds of threads, on the CPU or off it.
     WallTime,
+    Pauses,
+    /// Nanoseconds of pauses.
+    PauseTime,
 }
 
 impl ShownUnit {
     /// Returns the unit of a sample type by its name.
     pub fn of_sample_type(name: Option<&str>) -> Self {
         let number = |types: &[SampleType]| types.iter().find(|of| Some(of.name) == name).map(|of| of.number);
-        let numbers = [ALLOCATED, WAITED, DELAYED].map(number);
+        let numbers = [ALLOCATED, WAITED, DELAYED, PAUSED].map(number);
         let units = [
             [Self::Objects, Self::Bytes],
             [Self::Waits, Self::WaitingTime],
             [Self::Contentions, Self::LockTime],
+            [Self::Pauses, Self::PauseTime],
         ];
         let found = numbers.into_iter().zip(units).find_map(|(number, units)| Some((number?, units)));
         match found {
@@ -100,7 +115,8 @@ impl ShownUnit {
 impl EventType {
     /// All events that are delivered. Their order is written to disk by the spool: new ones come
     /// last.
-    pub const ALL: [Self; Event::ALL.len() + 1] = [Self::Cpu, Self::Allocation, Self::OffCpu, Self::Lock];
+    pub const ALL: [Self; Event::ALL.len() + 2] =
+        [Self::Cpu, Self::Allocation, Self::OffCpu, Self::Lock, Self::Pause];
 
     /// Returns the event's place in [`Self::ALL`].
     pub const fn index(self) -> usize {
@@ -114,6 +130,7 @@ impl EventType {
             Self::Allocation => "allocation",
             Self::OffCpu => "off_cpu",
             Self::Lock => "lock",
+            Self::Pause => "pause",
             Self::Wall => "wall",
         }
     }
@@ -124,16 +141,16 @@ impl EventType {
             Self::Cpu => Some(Event::Cpu),
             Self::Allocation => Some(Event::Allocation),
             Self::OffCpu => Some(Event::OffCpu),
-            Self::Lock | Self::Wall => None,
+            Self::Lock | Self::Pause | Self::Wall => None,
         }
     }
 
-    /// Returns true if a sample's numbers are estimates, which don't show how many events were
-    /// sampled.
+    /// Returns true if a sample's numbers don't show how many events were seen: they are estimates,
+    /// or the value isn't a multiple of a period.
     pub const fn is_estimated(self) -> bool {
         match self {
             Self::Cpu => false,
-            Self::Allocation | Self::OffCpu | Self::Lock | Self::Wall => true,
+            Self::Allocation | Self::OffCpu | Self::Lock | Self::Pause | Self::Wall => true,
         }
     }
 
@@ -141,7 +158,7 @@ impl EventType {
     pub fn shown_number(self) -> SampleNumber {
         match self {
             Self::Cpu => SampleNumber::Count,
-            Self::Allocation | Self::OffCpu | Self::Lock | Self::Wall => SampleNumber::Value,
+            Self::Allocation | Self::OffCpu | Self::Lock | Self::Pause | Self::Wall => SampleNumber::Value,
         }
     }
 
@@ -152,6 +169,7 @@ impl EventType {
             Self::Allocation => &ALLOCATION,
             Self::OffCpu => &OFF_CPU,
             Self::Lock => &LOCK,
+            Self::Pause => &PAUSE,
             Self::Wall => &WALL,
         }
     }
@@ -165,6 +183,7 @@ const CPU: EventDescriptor = EventDescriptor {
     sample_types: &[SAMPLES, CPU_TIME],
     pushed_types: &[SAMPLES],
     period_type: CPU_TIME,
+    number_label: None,
 };
 
 const SPACE: SampleType = SampleType { name: "space", unit: "bytes", number: SampleNumber::Value };
@@ -178,6 +197,7 @@ const ALLOCATION: EventDescriptor = EventDescriptor {
     sample_types: ALLOCATED,
     pushed_types: ALLOCATED,
     period_type: SPACE,
+    number_label: None,
 };
 
 const WAITED: &[SampleType] =
@@ -190,6 +210,7 @@ const OFF_CPU: EventDescriptor = EventDescriptor {
     sample_types: WAITED,
     pushed_types: WAITED,
     period_type: OFF_CPU_TIME,
+    number_label: None,
 };
 
 const DELAYED: &[SampleType] =
@@ -203,7 +224,22 @@ const LOCK: EventDescriptor = EventDescriptor {
     sample_types: DELAYED,
     pushed_types: DELAYED,
     period_type: CONTENTIONS,
+    number_label: None,
 };
+
+const PAUSED: &[SampleType] = &[PAUSES, PAUSE_TIME];
+const PAUSES: SampleType = SampleType { name: "pauses", unit: "count", number: SampleNumber::Count };
+const PAUSE_TIME: SampleType = SampleType { name: "pause", unit: "nanoseconds", number: SampleNumber::Value };
+const PAUSE: EventDescriptor = EventDescriptor {
+    name: "pause",
+    series: "jvm_pauses",
+    sample_types: PAUSED,
+    pushed_types: PAUSED,
+    period_type: PAUSES,
+    number_label: Some(PAUSE_BEGIN),
+};
+/// When a pause began: nanoseconds since 1970.
+pub const PAUSE_BEGIN: NumberLabel = NumberLabel { name: "begin", unit: "nanoseconds" };
 
 const WALL_TIME: SampleType = SampleType { name: "wall", unit: "nanoseconds", number: SampleNumber::Value };
 const WALL: EventDescriptor = EventDescriptor {
@@ -212,6 +248,7 @@ const WALL: EventDescriptor = EventDescriptor {
     sample_types: &[SAMPLES, WALL_TIME],
     pushed_types: &[SAMPLES, WALL_TIME],
     period_type: WALL_TIME,
+    number_label: None,
 };
 
 #[cfg(test)]

@@ -50,8 +50,13 @@ impl BuildId {
 
 impl fmt::Display for BuildId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(self.as_bytes()))
     }
+}
+
+/// Returns bytes as hexadecimal digits, two a byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl fmt::Debug for BuildId {

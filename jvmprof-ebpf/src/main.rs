@@ -3,8 +3,8 @@
 //! # Overview
 //!
 //! The way of a sample is a chain of programs of one kind ([`program_kind`]): perf event programs
-//! for CPU time, uprobes for allocation, a tracepoint (or kprobe) of the scheduler for waits. State
-//! between them is in scratch memory, a slot for each run that can be under way ([`scratch`]).
+//! for CPU time, uprobes for allocation, tracepoints for waits. State between them is in scratch
+//! memory, a slot for each run that can be under way ([`scratch`]).
 //!
 //! 1. `sample` ([`programs::sample`]) runs at each tick. It drops what isn't profiled
 //!    ([`process_filter`]), takes the sample's identity, its kernel stack and its user registers,
@@ -32,9 +32,8 @@
 //! - `alloc_in_new_tlab` and `alloc_outside_tlab` ([`programs::allocation`]): allocations in the
 //!   heaps of JVMs, some of which become samples by `probe_leaf`, `probe_unwind` and
 //!   `probe_frozen`;
-//! - `wait_begin` and `wait_end` or `wait_end_probe` ([`programs::off_cpu`]): the time that threads
-//!   spend off the CPU; of the waits that are kept, `wait_leaf`, `wait_unwind` and `wait_frozen`
-//!   (or `wait_probe_leaf` and so on) walk the stacks;
+//! - `wait_begin` and `wait_end` ([`programs::off_cpu`]): the time that threads spend off the CPU;
+//!   of the waits that are kept, `wait_leaf`, `wait_unwind` and `wait_frozen` walk the stacks;
 //! - `pause_begin`, `pause_reached` and `pause_end` ([`programs::pauses`]): the times in which JVMs
 //!   stop their threads;
 //! - `inspect_waiting` and `adopt_waiting` ([`programs::waiting_threads`]), which the daemon runs

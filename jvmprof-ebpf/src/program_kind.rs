@@ -20,12 +20,9 @@ static PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
 #[map]
 static PROBE_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
 
-/// The same of waits, where the kernel has a tracepoint at their end: `wait_leaf`, `wait_unwind`,
-/// `wait_frozen`; and where it hasn't: `wait_probe_leaf` and so on.
+/// The same of waits: `wait_leaf`, `wait_unwind`, `wait_frozen`.
 #[map]
 static WAIT_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
-#[map]
-static WAIT_PROBE_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
 
 /// Entries of the arrays.
 pub const LEAF: u32 = 0;
@@ -99,7 +96,7 @@ impl ProgramKind for ProbeContext {
     }
 }
 
-/// The end of a wait, at a tracepoint of the scheduler.
+/// The end of a wait, at a tracepoint.
 impl ProgramKind for RawTracePointContext {
     const EVENT: Event = Event::OffCpu;
 
@@ -122,39 +119,5 @@ impl ProgramKind for RawTracePointContext {
     fn tail_call(&self, program: u32) {
         // SAFETY: as above.
         unsafe { WAIT_PROGRAMS.tail_call(self, program) };
-    }
-}
-
-/// The end of a wait, at a function of the scheduler.
-pub struct WaitProbeContext(pub ProbeContext);
-
-impl EbpfContext for WaitProbeContext {
-    fn as_ptr(&self) -> *mut c_void {
-        self.0.as_ptr()
-    }
-}
-
-impl ProgramKind for WaitProbeContext {
-    const EVENT: Event = Event::OffCpu;
-
-    #[inline(always)]
-    fn from_ptr(ctx: *mut c_void) -> Self {
-        Self(ProbeContext::new(ctx))
-    }
-
-    #[inline(always)]
-    fn slot() -> Option<ScratchSlot> {
-        ScratchSlot::claimed_for_wait()
-    }
-
-    #[inline(always)]
-    fn release(slot: ScratchSlot) {
-        slot.release();
-    }
-
-    #[inline(always)]
-    fn tail_call(&self, program: u32) {
-        // SAFETY: as above.
-        unsafe { WAIT_PROBE_PROGRAMS.tail_call(self, program) };
     }
 }

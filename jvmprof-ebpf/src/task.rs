@@ -1,6 +1,6 @@
 //! Fields of `task_struct`, at the offsets that the daemon read from the kernel's BTF.
 
-use aya_ebpf::helpers::bpf_probe_read_kernel;
+use aya_ebpf::helpers::{bpf_get_current_task_btf, bpf_probe_read_kernel};
 use jvmprof_common::address::Avma;
 
 use crate::globals;
@@ -121,6 +121,52 @@ impl Task {
         // SAFETY: the helper reads any kernel address without faulting and reports failure.
         unsafe { bpf_probe_read_kernel((self.0 + offset as u64) as *const T) }.ok()
     }
+}
+
+/// Reads a number or pointer of the current task: the verifier knows where its task is and what
+/// lies there, so that the program reads it by itself, in a third of the time that the helper
+/// takes.
+#[inline(always)]
+fn read_of_current<T>(offset: u32) -> T {
+    // SAFETY: the helper has no preconditions, and the verifier refuses another offset than that of
+    // a field in the task.
+    unsafe {
+        let task = bpf_get_current_task_btf().cast::<u8>().cast_const();
+        task.add(offset as usize).cast::<T>().read()
+    }
+}
+
+/// Returns what [`Task::thread_pointer`] does, of the current thread.
+#[inline(always)]
+pub fn current_thread_pointer() -> Avma {
+    Avma(read_of_current(globals::task_fsbase()))
+}
+
+/// Returns what [`Task::run_delay`] does, of the current thread.
+#[inline(always)]
+pub fn current_run_delay() -> u64 {
+    match globals::task_run_delay() {
+        0 => 0,
+        offset => read_of_current(offset),
+    }
+}
+
+/// Returns the address of the current thread's [`GroupQueue`], and its
+/// [`GroupQueue::throttled_ns`]; zeros where they aren't known.
+#[inline(always)]
+pub fn current_group_queue() -> (u64, u64) {
+    if globals::task_group_queue() == 0 {
+        return (0, 0);
+    }
+    let queue: *const u8 = read_of_current(globals::task_group_queue());
+    // SAFETY: the verifier knows that this is a queue, and what lies there; a fault gives zeros.
+    let [since, ended] = unsafe {
+        let at = queue.add(globals::queue_throttled() as usize).cast::<u64>();
+        [at.read(), at.add(1).read()]
+    };
+    let address = queue.addr() as u64;
+    let throttled_ns = if since == 0 { Some(ended) } else { GroupQueue(address).throttled_ns() };
+    throttled_ns.map_or((0, 0), |throttled_ns| (address, throttled_ns))
 }
 
 /// The address of a `struct cfs_rq`: the threads of one control group that are to run on one CPU.

@@ -1,4 +1,7 @@
-/** Works and allocates for some milliseconds, sleeps for many: a JVM of which a host can have twenty. */
+/**
+ * Works and allocates for some milliseconds, waits for a lock, sleeps for many: a JVM of which a host can have
+ * twenty.
+ */
 public class Worker {
     static volatile long sink;
     static volatile byte[] latest;
@@ -18,12 +21,31 @@ public class Worker {
         for (int i = 0; i < 512; i++) latest = new byte[1024];
     }
 
+    /** Has the lock for most of the time. */
+    static void keepLocked() {
+        while (true) {
+            synchronized (Worker.class) {
+                try {
+                    Thread.sleep(10);
+                } catch (InterruptedException impossible) {
+                    return;
+                }
+            }
+        }
+    }
+
     public static void main(String[] args) throws InterruptedException {
         byte[] data = new byte[10_000];
+        Thread keeper = new Thread(Worker::keepLocked, "keeper");
+        keeper.setDaemon(true);
+        keeper.start();
         while (true) {
             long until = System.nanoTime() + 2_000_000;
             while (System.nanoTime() < until) sink += descend(30, data);
             allocate();
+            synchronized (Worker.class) {
+                sink++;
+            }
             Thread.sleep(100);
         }
     }

@@ -15,9 +15,9 @@ use crate::paths;
 use crate::run::{command_line, output, require_root, run};
 use crate::setup::build;
 use crate::setup::installed_jdks;
-use crate::setup::otel_collector;
 use crate::setup::packages;
 use crate::setup::python;
+use crate::setup::servers;
 use crate::setup::test_packages;
 use crate::setup::tools;
 use crate::soak;
@@ -32,6 +32,10 @@ pub(crate) struct TestArgs {
     /// setup
     #[arg(long)]
     quick: bool,
+    /// Build Parca and Pyroscope from their Go modules, and push to them too: some eight minutes
+    /// more on two CPUs, once
+    #[arg(long, env = "JVMPROF_TEST_SERVERS")]
+    servers: bool,
 }
 
 /// Tests that ran.
@@ -47,32 +51,40 @@ struct Setup {
     jdks: Vec<installed_jdks::InstalledJdk>,
     python: PathBuf,
     packages: PathBuf,
-    otel_collector: PathBuf,
 }
 
 impl Setup {
     fn found() -> Self {
         let python = python::found().unwrap_or_default();
-        let (packages, otel_collector) = (test_packages::folder(), otel_collector::path());
-        Self { jdks: installed_jdks::found(), python, packages, otel_collector }
+        Self { jdks: installed_jdks::found(), python, packages: test_packages::folder() }
     }
 
     /// Installs what is missing.
-    fn ensure() -> anyhow::Result<Self> {
+    fn ensure(large_servers: bool) -> anyhow::Result<Self> {
         packages::install(packages::FOR_TESTS)?;
         let (jdks, python) = (installed_jdks::ensure()?, python::ensure()?);
-        let (packages, otel_collector) = (test_packages::ensure()?, otel_collector::ensure()?);
-        Ok(Self { jdks, python, packages, otel_collector })
+        let packages = test_packages::ensure()?;
+        servers::OTEL_COLLECTOR.ensure()?;
+        for server in servers::LARGE.iter().filter(|_| large_servers) {
+            // Not all that they consist of is served everywhere. The run says what it left out.
+            if let Err(error) = server.ensure() {
+                eprintln!("error: {error:#}");
+            }
+        }
+        Ok(Self { jdks, python, packages })
     }
 
     /// Returns the environment variables through which tests get them.
-    fn environment(&self) -> [(&'static str, String); 4] {
-        [
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        let programs = [
             (installed_jdks::TEST_JDKS, installed_jdks::list(&self.jdks)),
             (python::TEST_PYTHON, self.python.display().to_string()),
             (test_packages::TEST_PACKAGES, self.packages.display().to_string()),
-            (otel_collector::TEST_OTEL_COLLECTOR, self.otel_collector.display().to_string()),
-        ]
+        ];
+        let large = servers::LARGE.into_iter().filter(|server| server.path().is_file());
+        let servers = [servers::OTEL_COLLECTOR].into_iter().chain(large);
+        let servers = servers.map(|server| (server.variable, server.path().display().to_string()));
+        programs.into_iter().chain(servers).collect()
     }
 }
 
@@ -86,7 +98,11 @@ struct Finished {
 }
 
 #[derive(Debug, Default)]
-struct Suites(Vec<Finished>);
+struct Suites {
+    finished: Vec<Finished>,
+    /// What was left out, and why.
+    not_run: Vec<String>,
+}
 
 impl Suites {
     /// Runs a suite, which adds its tests to the count; a failure is kept for the end.
@@ -99,7 +115,7 @@ impl Suites {
         }
         let finished = Finished { name: name.to_owned(), took: started.elapsed(), count, error };
         eprintln!("== {}", finished.line());
-        self.0.push(finished);
+        self.finished.push(finished);
     }
 
     fn check(&mut self, name: &str, work: impl FnOnce() -> anyhow::Result<()>) {
@@ -108,13 +124,13 @@ impl Suites {
 
     /// Prints times and failures, and last the line that CI reads as the run's result.
     fn close(&self) -> anyhow::Result<ExitCode> {
-        let took: Duration = self.0.iter().map(|suite| suite.took).sum();
+        let took: Duration = self.finished.iter().map(|suite| suite.took).sum();
         eprintln!("\n== {:.1} minutes:", took.as_secs_f64() / 60.0);
-        for suite in &self.0 {
+        for suite in &self.finished {
             eprintln!("{:>6.0} s  {}", suite.took.as_secs_f64(), suite.line());
         }
-        let mut failed = self.0.iter().map(|suite| suite.count.failed).sum::<u64>();
-        for suite in &self.0 {
+        let mut failed = self.finished.iter().map(|suite| suite.count.failed).sum::<u64>();
+        for suite in &self.finished {
             if let Some(error) = &suite.error {
                 eprintln!("failed: {}: {error}", suite.name);
                 // A check that failed, or a test binary that died, counts no test: the run must
@@ -122,7 +138,10 @@ impl Suites {
                 failed += u64::from(suite.count.failed == 0);
             }
         }
-        let passed = self.0.iter().map(|suite| suite.count.passed).sum::<u64>();
+        for what in &self.not_run {
+            eprintln!("NOT RUN: {what}");
+        }
+        let passed = self.finished.iter().map(|suite| suite.count.passed).sum::<u64>();
         println!("{passed} passed, {failed} failed");
         io::stdout().flush().context("writing to standard output")?;
         Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -153,7 +172,8 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
     require_root("the tests load kernel programs and read other processes")?;
     // The one waits for the network, the other for the processors.
     let setup = thread::scope(|scope| {
-        let setup = scope.spawn(|| if args.no_setup { Ok(Setup::found()) } else { Setup::ensure() });
+        let setup =
+            scope.spawn(|| if args.no_setup { Ok(Setup::found()) } else { Setup::ensure(args.servers) });
         suites.check("rustfmt", rustfmt);
         suites.check("building the tests", || {
             run(&mut cargo(&["test", "--workspace", "--locked", "--no-run"]))
@@ -172,7 +192,12 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
     suites.run("unwinder", |count| cargo_tests(count, &setup, &chosen(&test_binaries("jvmprof-common")?)));
     // One after another: what they measure mustn't be disturbed.
     for name in test_binaries("jvmprof-daemon")? {
-        suites.run(&name, |count| cargo_tests(count, &setup, &["--test", &name]));
+        let is_missing = |server: &&servers::Server| name == SERVERS && !server.path().is_file();
+        let missing = servers::LARGE.iter().filter(is_missing).map(|server| server.name);
+        let missing: Vec<&str> = missing.collect();
+        suites.run(&name, |count| cargo_tests_without(count, &setup, &["--test", &name], &missing));
+        let why = if args.servers { "it couldn't be built" } else { "`--servers` builds it" };
+        suites.not_run.extend(missing.iter().map(|server| format!("tests of {server}: {why}")));
     }
     suites.check("stacks of the zoo's programs", || zoo_smoke(&setup.jdks));
     suites.check("profiles of allocation", || allocation::smoke(&needed_jdks(&setup.jdks), &build::fast()?));
@@ -248,17 +273,30 @@ fn find_node_tests(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()
 }
 
 const UNIT_TESTS: &[&str] = &["--lib", "--bins"];
+/// The test binary whose modules push to one server each.
+const SERVERS: &str = "servers";
 
 /// Runs these tests of the workspace. Each call names the whole workspace, so that dependencies are
 /// built once, with one set of features. In the dev profile: it builds in half the time of a
 /// release, and overflows and debug assertions fail tests.
 fn cargo_tests(count: &mut Count, setup: &Setup, which: &[&str]) -> anyhow::Result<()> {
+    cargo_tests_without(count, setup, which, &[])
+}
+
+/// As [`cargo_tests`], without the tests that have one of these in their names.
+fn cargo_tests_without(
+    count: &mut Count,
+    setup: &Setup,
+    which: &[&str],
+    left_out: &[&str],
+) -> anyhow::Result<()> {
     let mut tests = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
     tests.args(which);
     if which != ["--doc"] {
         tests.args(["--", "--include-ignored"]);
         // These make fixtures, and evaluate files that are named to them.
-        tests.args(["--skip", "record_jvms", "--skip", "rows_of_other_files"]);
+        let makers = ["record_jvms", "rows_of_other_files"];
+        tests.args(makers.iter().chain(left_out).flat_map(|name| ["--skip", name]));
     }
     counted(tests.envs(setup.environment()), count, cargo_line)
 }

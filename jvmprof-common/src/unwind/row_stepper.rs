@@ -15,7 +15,7 @@ pub fn step(cursor: &mut Cursor, row: &impl RowRules, memory: &mut impl Memory) 
     let here = *cursor;
     // Stacks grow down, so a caller's frame lies above: this is also what ends a walk through
     // garbage. Signal frames may return to another stack; code that holds its return address in a
-    // register may have left its frame already.
+    // register, or finds it below its stack pointer, may have left its frame already.
     let signal = row.is_signal();
     let ra = row.ra();
     // A root needs no CFA: hand-written entry code often has none.
@@ -34,7 +34,7 @@ pub fn step(cursor: &mut Cursor, row: &impl RowRules, memory: &mut impl Memory) 
     // circles.
     let lowest = match rule {
         CfaRule::Register(_) | CfaRule::OtherStack(_) | CfaRule::Goroutine { .. } => StackAddress(0),
-        _ if ra.is_register() => here.sp,
+        _ if ra.is_left_behind() => here.sp,
         _ => here.sp + 8,
     };
     if !cfa.is_multiple_of(8) || (cfa < lowest && !signal) {

@@ -15,6 +15,8 @@
     "off_cpu:waits": "Waits",
     "mutex:delay": "Waiting for locks",
     "mutex:contentions": "Contentions of locks",
+    "jvm_pauses:pause": "Time of pauses",
+    "jvm_pauses:pauses": "Pauses of JVMs",
   };
   const CPU_TIME = "process_cpu:cpu";
   /// How long a page waits for an answer; the collector itself gives up earlier and says why.
@@ -136,6 +138,13 @@
         );
       this.filters = new jvmprof.LabelFilters(document.getElementById("filters"), this.state, (changes) => this.change(changes));
       this.timeline = new jvmprof.Timeline(document.getElementById("timeline"), (from, to) => this.change({ from, to }));
+      this.pauses = new jvmprof.PauseLane({
+        clock: (ms) => this.clock(ms),
+        time: (ms) => `the ${format.duration(ms * 1e6)} that its profiles cover`,
+        kept: "longest",
+        left: () => this.timeline.left,
+      });
+      document.getElementById("timeline").after(this.pauses.node);
       this.heats = element("select", { "aria-label": "What the timeline shows", onchange: () => this.changeHeat(this.heats.value) });
       for (const [heat, name] of Object.entries(jvmprof.HEATS)) this.heats.append(element("option", { value: heat }, name));
       document.getElementById("filters").append(element("label.select", { title: "Bars of the load, or a row for each group or part of JVMs' time" }, "Timeline", this.heats));
@@ -150,7 +159,7 @@
           this.writeAddress(asNewEntry);
           if ("edits" in changes) this.timeline.choose(this.chosenActivities());
         },
-        fetchSubtrees: (hashes) => this.fetchSubtrees(hashes),
+        fetchSubtrees: (hashes, groups) => this.fetchSubtrees(hashes, groups),
       });
       this.holder.hidden = true;
       addEventListener("popstate", () => this.goBack());
@@ -182,6 +191,7 @@
     showHeat() {
       this.heats.value = this.state.heat;
       this.timeline.setHeat(this.state.heat);
+      this.pauses.draw();
     }
 
     /// Choices of what is looked at can be gone back from; how it is looked at can't.
@@ -225,6 +235,8 @@
       this.refreshDownload();
       document.body.classList.add("loading");
       this.app.setAttribute("aria-busy", "true");
+      // Without them all else is shown.
+      const pauses = ask("/api/pauses", query, running.signal).catch((error) => ({ jvms: [], more_jvms: 0, unreadable: 0, error }));
       try {
         const [timeline, labels, flame, baseLabels] = await Promise.all([
           ask("/api/timeline", query, running.signal),
@@ -244,20 +256,38 @@
         else this.timeline.clear();
         if (labels.value) this.filters.setLabels(labels.value);
       }
+      const answer = await pauses;
       if (this.running !== running) return;
+      this.showPauses(answer);
       document.body.classList.remove("loading");
       this.app.removeAttribute("aria-busy");
       this.schedule();
+    }
+
+    /// A time since the timeline's start as one of the day, to the millisecond.
+    clock(ms) {
+      const time = Math.round(this.timeline.from + ms);
+      return `${format.time(time)}.${String(new Date(time).getMilliseconds()).padStart(3, "0")}`;
+    }
+
+    showPauses({ jvms, more_jvms: more, unreadable, error }) {
+      const parts = [];
+      if (error) parts.push(`Pauses of JVMs aren't shown: ${error.message}`);
+      if (unreadable) parts.push(`${format.count(unreadable)} profiles of pauses couldn't be read`);
+      const lanes = this.timeline.samples ? jvms : [];
+      this.pauses.show(lanes, { span: this.timeline.to - this.timeline.from, more, notice: parts.join("; ") });
     }
 
     chosenActivities() {
       return jvmprof.chosenActivities(this.viewState.edits.map(jvmprof.parseEdit).filter(Boolean));
     }
 
-    /// The tree of the stacks through these nodes, of the very time that is shown.
-    async fetchSubtrees(hashes) {
+    /// The tree of the stacks through these nodes, of the very time that is shown. They are in
+    /// these groups, if there are any.
+    async fetchSubtrees(hashes, groups) {
       const query = new URLSearchParams(this.query);
       for (const hash of hashes) query.append("under", hash);
+      for (const group of groups) query.append("under_group", group);
       return (await ask("/api/flamegraph", query, this.running.signal)).tree;
     }
 
@@ -265,6 +295,7 @@
     rate(periodNs) {
       if (this.state.type.startsWith("memory:")) return { name: "objects/s", of: (samples, ms) => (samples * 1000) / ms };
       if (/^(off_cpu|mutex):/.test(this.state.type)) return { name: "stacks/s", of: (samples, ms) => (samples * 1000) / ms };
+      if (this.state.type.startsWith("jvm_pauses:")) return { name: "pauses/s", of: (samples, ms) => (samples * 1000) / ms };
       if (!periodNs) return { name: "samples/s", of: (samples, ms) => (samples * 1000) / ms };
       return { name: "CPUs", of: (samples, ms) => (samples * periodNs) / (ms * 1e6) };
     }
@@ -294,7 +325,7 @@
       if (isEmpty) this.showEmpty(timeline.newest_ms);
       else {
         const measure = jvmprof.measure(this.state.type === CPU_TIME ? "nanoseconds" : flame.unit, flame.period_ns);
-        this.view.show(flame.tree, measure, { sides: flame.sides, unit: flame.unit });
+        this.view.show(flame.tree, measure, { sides: flame.sides, unit: flame.unit, mostLacking: flame.most_lacking });
       }
     }
 

@@ -75,7 +75,7 @@
       if (this.by === "share") return format.share(value, 1);
       if (this.unit === "bytes") return `${format.bytes(value)}/s`;
       if (["objects", "waits", "contentions"].includes(this.unit)) return `${format.short(value)}/s`;
-      if (["waiting_time", "lock_time", "wall_time"].includes(this.unit)) return `${format.duration(value)}/s`;
+      if (["waiting_time", "lock_time", "wall_time", "pause_time"].includes(this.unit)) return `${format.duration(value)}/s`;
       return `${format.short(value)} CPUs`;
     }
 

@@ -105,8 +105,8 @@ globalThis.jvmprof = {};
   const plural = (value, one) => (value === 1 ? one : `${one}s`);
 
   /// How the numbers of a profile are shown: `{row, name(value), number(value), more(value),
-  /// moreName}` for samples of CPU time (`periodNs` each), that time, objects, bytes, waits or
-  /// contentions, or the time that they take.
+  /// moreName}` for samples of CPU time (`periodNs` each), that time, objects, bytes, waits,
+  /// contentions or pauses, or the time that they take.
   jvmprof.measure = function (unit, periodNs) {
     const { count, bytes, duration } = jvmprof.format;
     const nothing = () => "";
@@ -121,6 +121,8 @@ globalThis.jvmprof = {};
     if (unit === "waits") return { row: "Waits", name: (value) => plural(value, "wait"), number: count, more: nothing };
     if (unit === "contentions") return { row: "Contentions", name: (value) => plural(value, "contention"), number: count, more: nothing };
     if (unit === "lock_time") return { row: "Delay", name: () => "of waiting for locks", number: duration, more: nothing };
+    if (unit === "pauses") return { row: "Pauses", name: (value) => plural(value, "pause"), number: count, more: nothing };
+    if (unit === "pause_time") return { row: "Time", name: () => "of pauses", number: duration, more: nothing };
     if (unit === "wall_time") return { row: "Time", name: () => "of threads' time", number: duration, more: nothing };
     if (unit === "waiting_time") return { row: "Waiting", name: () => "of waiting", number: duration, more: nothing };
     const more = (value) => duration(value * periodNs);

@@ -1,5 +1,5 @@
-// When JVMs stopped their threads, in a recording that followed it: a lane of marks below the
-// timeline, and beside it for how much of the time that was.
+// When JVMs stopped their threads: a lane of marks below the timeline, and beside it for how much
+// of the time that was.
 "use strict";
 
 (function (jvmprof) {
@@ -11,18 +11,24 @@
   /// Pixels around the mouse in which a pause is meant.
   const NEAR = 4;
 
-  const milliseconds = (ms) => format.duration(ms * 1e6);
-  const describe = (mark) =>
-    `${milliseconds(mark.stopped_ms)} at ${(mark.begin_ms / 1_000).toFixed(3)} s, ${milliseconds(mark.to_safepoint_ms)} to the safepoint: ${mark.what}`;
+  const milliseconds = (ms) => (ms > 0 && ms < 10 ? `${ms < 0.005 ? "< 0.01" : ms.toFixed(2)} ms` : format.duration(ms * 1e6));
+  const sinceStart = (ms) => `${(ms / 1_000).toFixed(3)} s`;
+  const endOf = (mark) => mark.begin_ms + mark.to_safepoint_ms + mark.stopped_ms;
 
   /// Of one JVM's pauses what lies within `[from, to]` milliseconds: `{pauses, stopped,
-  /// toSafepoint, time}`. A pause is as long there as it lies within.
+  /// toSafepoint, time, longest}`. A pause is as long there as it lies within; `time` is that in
+  /// which the JVM was followed. Null where not all pauses of that time are kept.
   jvmprof.pausesWithin = function (lane, [from, to]) {
+    const { marks, followed_from_ms: since, followed_ms: followed } = lane;
     const within = (begin, end) => Math.max(0, Math.min(end, to) - Math.max(begin, from));
-    const sums = { pauses: 0, stopped: 0, toSafepoint: 0, time: to - from };
-    for (const { begin_ms: begin, to_safepoint_ms: toSafepoint, stopped_ms: stopped } of lane.marks) {
+    // Kept are the first ones.
+    if (marks.length < lane.pauses && to > (marks.at(-1)?.begin_ms ?? since)) return null;
+    const sums = { pauses: 0, stopped: 0, toSafepoint: 0, time: within(since, since + followed), longest: null };
+    for (const mark of marks) {
+      const { begin_ms: begin, to_safepoint_ms: toSafepoint, stopped_ms: stopped } = mark;
       const reached = begin + toSafepoint;
-      if (reached + stopped < from || begin > to) continue;
+      if (reached + stopped <= from || begin >= to) continue;
+      if (!sums.longest || stopped > sums.longest.stopped_ms) sums.longest = mark;
       sums.pauses += 1;
       sums.stopped += within(reached, reached + stopped);
       sums.toSafepoint += within(begin, reached);
@@ -30,75 +36,134 @@
     return sums;
   };
 
+  /// What a page says of its lane: how it writes a time (`clock`), what the time is that a JVM was
+  /// followed (`time(ms)`), which pauses it keeps of too many (`kept`), and the pixels before the
+  /// timeline's start (`left()`).
+  const OF_RECORDING = { clock: sinceStart, time: () => "the time", kept: "first", left: () => 0 };
+
   class PauseLane {
-    constructor() {
+    constructor(words = {}) {
+      this.words = { ...OF_RECORDING, ...words };
       this.canvas = element("canvas.pause-marks", { "aria-hidden": "true" });
+      this.lane = element("div.pause-lane", { tabindex: "0", role: "application" }, this.canvas);
       this.text = element("div.pause-text");
-      this.hint = element("div.timeline-hint", { "aria-hidden": "true" });
-      this.node = element("div.pauses", { hidden: true }, this.canvas, this.text, this.hint);
+      this.hint = element("div.timeline-hint", { "aria-live": "polite" });
+      this.node = element("div.pauses", { hidden: true }, this.lane, this.text, this.hint);
       this.canvas.addEventListener("pointermove", (event) => this.point(event));
       this.canvas.addEventListener("pointerleave", () => this.hint.replaceChildren());
+      this.lane.addEventListener("keydown", (event) => this.key(event));
+      this.lane.addEventListener("blur", () => this.choose(null));
       new ResizeObserver(() => this.draw()).observe(this.node);
       jvmprof.theme.listeners.push(() => this.draw());
     }
 
-    /// Shows these lanes, of a recording whose timeline is `span` milliseconds wide; none hides it.
-    /// `part`: what is chosen of it, or null.
-    show(lanes, { span, part }) {
-      this.node.hidden = lanes.length === 0;
+    /// Shows these lanes below a timeline that is `span` milliseconds wide; none hides it. `part`:
+    /// what is chosen of it, or null. `more`: JVMs with pauses beside these. `notice`: what is
+    /// wrong with them.
+    show(lanes, { span, part = null, more = 0, notice = "" }) {
+      this.node.hidden = lanes.length === 0 && !notice;
       if (this.node.hidden) return;
-      Object.assign(this, { lanes, span, part });
-      this.marks = lanes.flatMap((lane) => lane.marks.map((mark) => ({ ...mark, jvm: lane.jvm })));
-      const more = lanes.length - MAX_SENTENCES;
+      Object.assign(this, { lanes, span, part, chosen: null });
+      this.lane.hidden = lanes.length === 0;
+      this.hint.replaceChildren();
+      this.marks = lanes.flatMap((lane) => lane.marks.map((mark) => ({ ...mark, jvm: lane.jvm }))).sort((one, two) => one.begin_ms - two.begin_ms);
+      const others = lanes.length - MAX_SENTENCES;
       const sentences = lanes.slice(0, MAX_SENTENCES).map((lane) => this.sentence(lane));
-      if (more > 0) sentences.push(`and ${format.count(more)} more JVM${more === 1 ? "" : "s"}`);
+      const unsaid = Math.max(0, others) + more;
+      if (unsaid > 0) sentences.push(`and ${format.count(unsaid)} more JVM${unsaid === 1 ? "" : "s"}`);
+      if (notice) sentences.push(notice);
       this.text.replaceChildren(...sentences.map((text) => element("div", {}, text)));
+      this.lane.setAttribute("aria-label", `Pauses of JVMs: ${format.count(this.marks.length)}. Arrow keys go from one to the next.`);
       this.draw();
     }
 
-    /// `Shop (7) was stopped for 3 % of the time, 12 times, 0.4 % to reach safepoints; ...`
+    /// `20 ms at 3.210 s, 0.08 ms to the safepoint: ThreadDump`
+    describe(mark) {
+      return `${milliseconds(mark.stopped_ms)} at ${this.words.clock(mark.begin_ms)}, ${milliseconds(mark.to_safepoint_ms)} to the safepoint: ${mark.what}`;
+    }
+
+    /// The same with its end, and whose it is, if there are several.
+    describeAlone(mark) {
+      const { clock } = this.words;
+      const whose = this.lanes.length > 1 ? `${mark.jvm}: ` : "";
+      return `${whose}${clock(mark.begin_ms)} – ${clock(endOf(mark))} · stopped for ${milliseconds(mark.stopped_ms)}, ${milliseconds(mark.to_safepoint_ms)} to the safepoint: ${mark.what}`;
+    }
+
+    /// `Shop (7) was stopped for 20 ms, 3 % of the time, 12 pauses, and took ...`
     sentence(lane) {
+      const inPart = this.part && jvmprof.pausesWithin(lane, this.part);
+      if (inPart && inPart.time <= 0) return `${lane.jvm} wasn't followed in this part`;
       // Sums are of all pauses, marks only of those that are kept.
-      const isWhole = lane.marks.length === lane.pauses;
-      const sums = this.part && isWhole
-        ? jvmprof.pausesWithin(lane, this.part)
-        : { pauses: lane.pauses, stopped: lane.stopped_ms, toSafepoint: lane.to_safepoint_ms, time: lane.followed_ms };
+      const isWhole = inPart || lane.marks.length === lane.pauses;
+      const longest = lane.marks.reduce((most, mark) => (most && most.stopped_ms >= mark.stopped_ms ? most : mark), null);
+      const sums = inPart ?? {
+        pauses: lane.pauses,
+        stopped: lane.stopped_ms,
+        toSafepoint: lane.to_safepoint_ms,
+        time: lane.followed_ms,
+        longest,
+      };
       const share = (ms) => format.share(ms, sums.time);
       const times = `${format.count(sums.pauses)} pause${sums.pauses === 1 ? "" : "s"}`;
-      const [from, to] = this.part ?? [-Infinity, Infinity];
-      const marks = lane.marks.filter((mark) => mark.begin_ms <= to && mark.begin_ms + mark.to_safepoint_ms + mark.stopped_ms >= from);
-      const longest = marks.reduce((most, mark) => (most && most.stopped_ms >= mark.stopped_ms ? most : mark), null);
-      const ofKept = isWhole ? "" : `; the lane has the first ${format.count(lane.marks.length)}`;
-      const what = longest ? `${isWhole ? "; " : ", of them "}the longest ${describe(longest)}` : "";
-      return `${lane.jvm} was stopped for ${share(sums.stopped)} of the time, ${times}, and took ${share(sums.toSafepoint)} to reach safepoints${ofKept}${what}`;
+      const time = this.part && !inPart ? "the whole time" : this.words.time(sums.time);
+      const ofKept = isWhole ? "" : `; the lane has the ${this.words.kept} ${format.count(lane.marks.length)}`;
+      const what = sums.longest ? `${isWhole ? "; " : ", of them "}the longest ${this.describe(sums.longest)}` : "";
+      const stopped = `${milliseconds(sums.stopped)}, ${share(sums.stopped)} of ${time}`;
+      return `${lane.jvm} was stopped for ${stopped}, ${times}, and took ${milliseconds(sums.toSafepoint)} (${share(sums.toSafepoint)}) to reach safepoints${ofKept}${what}`;
     }
 
     draw() {
       const width = this.node.clientWidth;
-      if (this.node.hidden || !width) return;
+      if (this.node.hidden || this.lane.hidden || !width) return;
       const ratio = devicePixelRatio || 1;
       Object.assign(this.canvas, { width: Math.round(width * ratio), height: Math.round(HEIGHT * ratio) });
       const context = this.canvas.getContext("2d");
       context.scale(ratio, ratio);
       const style = getComputedStyle(document.documentElement);
-      const x = (ms) => (ms / this.span) * width;
-      for (const { begin_ms: begin, to_safepoint_ms: toSafepoint, stopped_ms: stopped } of this.marks) {
+      const left = this.words.left();
+      // A pause may have begun before the timeline.
+      const x = (ms) => left + (Math.max(0, Math.min(ms, this.span)) / this.span) * (width - left);
+      for (const mark of this.marks) {
+        const reached = mark.begin_ms + mark.to_safepoint_ms;
         context.fillStyle = style.getPropertyValue("--faint");
-        context.fillRect(x(begin), 3, Math.max(0, x(toSafepoint)), HEIGHT - 6);
+        context.fillRect(x(mark.begin_ms), 3, x(reached) - x(mark.begin_ms), HEIGHT - 6);
         context.fillStyle = style.getPropertyValue("--error");
-        context.fillRect(x(begin + toSafepoint), 0, Math.max(1, x(stopped)), HEIGHT);
+        context.fillRect(x(reached), 0, Math.max(1, x(endOf(mark)) - x(reached)), HEIGHT);
       }
+      const chosen = this.marks[this.chosen];
+      if (!chosen) return;
+      context.fillStyle = style.getPropertyValue("--accent");
+      const from = x(chosen.begin_ms);
+      context.fillRect(from - 1, 0, Math.max(3, x(endOf(chosen)) - from + 1), HEIGHT);
     }
 
     point(event) {
       const box = this.canvas.getBoundingClientRect();
-      const near = (NEAR / box.width) * this.span;
-      const time = ((event.clientX - box.left) / box.width) * this.span;
-      const isNear = (mark) => mark.begin_ms - near <= time && time <= mark.begin_ms + mark.to_safepoint_ms + mark.stopped_ms + near;
+      const left = this.words.left();
+      const near = (NEAR / (box.width - left)) * this.span;
+      const time = ((event.clientX - box.left - left) / (box.width - left)) * this.span;
+      const isNear = (mark) => mark.begin_ms - near <= time && time <= endOf(mark) + near;
       const marks = this.marks.filter(isNear).sort((one, two) => two.stopped_ms - one.stopped_ms);
       const more = marks.length > 1 ? ` · ${format.count(marks.length - 1)} more` : "";
-      const whose = marks.length && this.lanes.length > 1 ? `${marks[0].jvm}: ` : "";
-      this.hint.textContent = marks.length ? `${whose}${describe(marks[0])}${more}` : "";
+      this.hint.textContent = marks.length ? `${this.describeAlone(marks[0])}${more}` : "";
+    }
+
+    key(event) {
+      if (event.ctrlKey || event.metaKey || event.altKey || !this.marks.length) return;
+      const last = this.marks.length - 1;
+      const to = { ArrowLeft: (this.chosen ?? 1) - 1, ArrowRight: (this.chosen ?? -1) + 1, Home: 0, End: last }[event.key];
+      if (to !== undefined) this.choose(Math.min(last, Math.max(0, to)));
+      else if (event.key === "Escape" && this.chosen !== null) this.choose(null);
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    }
+
+    /// Points at one pause, or at none.
+    choose(index) {
+      this.chosen = index;
+      this.hint.textContent = index === null ? "" : this.describeAlone(this.marks[index]);
+      this.draw();
     }
   }
 

@@ -147,11 +147,12 @@
 
     /// Shows a tree as the collector and the recorded file have it. `sides`: what its two sides are
     /// compared by, if there are two; `unit`: of their numbers; `times`: when samples were taken,
-    /// in a recording of `durationMs`; `pauses`: of its JVMs.
-    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, pauses = [] } = {}) {
+    /// in a recording of `durationMs`; `pauses`: of its JVMs; `mostLacking`: samples that a frame
+    /// may lack.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, pauses = [], mostLacking = 0 } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
-      Object.assign(this, { sides, unit, times, durationMs, periodNs, pauses });
+      Object.assign(this, { sides, unit, times, durationMs, periodNs, pauses, mostLacking });
       this.applySwitches();
       this.whole = data;
       this.asked = new Set();
@@ -290,7 +291,7 @@
       const { whole } = this;
       document.body.classList.add("fetching");
       try {
-        const tree = await this.fetchSubtrees(targets);
+        const tree = await this.fetchSubtrees(targets, jvmprof.groupsOf(this.data, this.hashes, targets));
         if (this.whole !== whole || !tree) return;
         if (tree.total > 0) this.showData(jvmprof.withSubtrees(this.data, tree, targets));
         else this.showNotices(NOT_THERE);
@@ -332,10 +333,13 @@
       if (pruned > 0) {
         const isAll = this.state.frames === "all" && !this.state.edits.length && !this.state.part;
         const table = isAll ? "The table counts all of them." : "The table counts what is drawn.";
+        const lacking = this.mostLacking > 0
+          ? ` A frame lacks what it took in hours in which it was among the lightest: at most ${number(this.mostLacking)} (${share(this.mostLacking)}), which is in [pruned] too.`
+          : "";
         const way = this.fetchSubtrees ? " Zoom to a frame to see all below it." : "";
         texts.push(
           `Drawn are the heaviest ${format.count(data.nodes.parent.length)} frames; ${number(pruned)} (${share(pruned)}) ` +
-            `end in [pruned], which sums up lighter ones.${way} ${table}`,
+            `end in [pruned], which sums up lighter ones.${lacking}${way} ${table}`,
         );
       }
       this.notice.replaceChildren(...texts.filter(Boolean).map((it) => element("p.notice", { role: "status" }, it)));

@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 
@@ -17,6 +21,7 @@ use crate::export::collector::sums::BackgroundSums;
 use crate::export::collector::{CollectorService, ReadLimits, require_token, routes, serve};
 use crate::export::listener::tls::{ServerCertificate, TlsListener};
 use crate::export::store::{Store, StoreOptions};
+use crate::telemetry::metrics::{CONTENT_TYPE, CollectorSnapshot, collector_exposition};
 
 /// Interval at which the files of certificate, key and token are read again, and at which refused
 /// clients are logged.
@@ -110,8 +115,8 @@ async fn run_collector(args: &CollectorArgs) -> anyhow::Result<()> {
     let listen = listener.local_addr().context("cannot read the address of the listening socket")?;
     let options = PageOptions { listen, limits: ReadLimits::default() };
     let page = page_server::router(Arc::clone(&store), options);
-    let _sums = BackgroundSums::start(Arc::clone(&store)).context("cannot start a thread for sums")?;
-    let collector = Arc::new(CollectorService::new(store));
+    let sums = BackgroundSums::start(Arc::clone(&store)).context("cannot start a thread for sums")?;
+    let collector = Arc::new(CollectorService::new(Arc::clone(&store)));
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
     // For people and for scripts that asked for any free port.
     println!("{}://{listen}/", if access.certificate.is_some() { "https" } else { "http" });
@@ -120,7 +125,9 @@ async fn run_collector(args: &CollectorArgs) -> anyhow::Result<()> {
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
         tracing::debug!(%error, "the service manager can't be notified");
     }
-    let mut router = routes(Arc::clone(&collector)).merge(page);
+    let counted = Arc::new(Counted { collector: Arc::clone(&collector), store, sums });
+    let metrics = Router::new().route("/metrics", get(scrape)).with_state(counted);
+    let mut router = routes(Arc::clone(&collector)).merge(page).merge(page_server::protect(metrics, listen));
     if let Some(token) = &access.token {
         router = require_token(router, Arc::clone(token));
     }
@@ -135,6 +142,29 @@ async fn run_collector(args: &CollectorArgs) -> anyhow::Result<()> {
     access.log_refused();
     tracing::info!(counters = ?collector.counters(), "ended");
     Ok(())
+}
+
+/// What has counters, and the thread that makes sums as long as this lives.
+struct Counted {
+    collector: Arc<CollectorService>,
+    store: Arc<Store>,
+    sums: BackgroundSums,
+}
+
+async fn scrape(State(counted): State<Arc<Counted>>) -> Response {
+    let Counted { collector, store, sums } = &*counted;
+    let snapshot = CollectorSnapshot {
+        requests: collector.counters(),
+        store: store.counters(),
+        sums: sums.counts(),
+        used_bytes: store.used_bytes(),
+    };
+    match collector_exposition(snapshot) {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(error) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("encoding metrics: {error}\n")).into_response()
+        }
+    }
 }
 
 async fn serve_port(

@@ -24,6 +24,7 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::own_process::allocator;
 use crate::telemetry::log::{self, LogRateLimit};
@@ -58,6 +59,15 @@ pub fn run(invocation: Invocation) -> ExitCode {
     })
 }
 
+/// Returns the filter that a level or filter of the user's stands for. At a level alone the loader
+/// of kernel programs would log some thousand lines of its relocations first.
+fn filter_text(text: &str) -> String {
+    match text.parse::<LevelFilter>() {
+        Ok(LevelFilter::DEBUG | LevelFilter::TRACE) => format!("{text},aya_obj=info"),
+        _ => text.to_owned(),
+    }
+}
+
 /// Starts logging at `--log-level` or `JVMPROF_LOG`: by default a daemon logs its work, a command
 /// only what goes wrong.
 fn log_to_stderr(cli: &Cli) -> LogRateLimit {
@@ -68,8 +78,27 @@ fn log_to_stderr(cli: &Cli) -> LogRateLimit {
         Command::Top(args) if !args.once && std::io::stderr().is_terminal() => "off",
         _ => "warn",
     };
-    let filter = EnvFilter::new(level.unwrap_or(default));
+    let filter = EnvFilter::new(filter_text(level.unwrap_or(default)));
     let limit = LogRateLimit::default();
     log::start(filter, cli.log_format, limit.clone());
     limit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_alone_is_without_the_loaders_lines() {
+        for (text, filter) in [
+            ("debug", "debug,aya_obj=info"),
+            ("TRACE", "TRACE,aya_obj=info"),
+            ("info", "info"),
+            ("off", "off"),
+            ("debug,aya_obj=debug", "debug,aya_obj=debug"),
+        ] {
+            assert_eq!(filter_text(text), filter);
+            EnvFilter::try_new(filter).expect("a filter");
+        }
+    }
 }

@@ -16,8 +16,8 @@ mod environment;
 mod error;
 mod example;
 mod file;
-mod load;
 mod option;
+mod precedence;
 pub mod relabel;
 mod settings;
 mod suggestion;
@@ -26,5 +26,5 @@ mod tests;
 mod toml_value;
 
 pub use error::{ConfigError, SettingLocation, SettingProblem, SettingsError};
-pub use load::{ConfigSchema, SettingsScope};
+pub use precedence::{ConfigSchema, SettingsScope};
 pub use settings::{Setting, SettingSource, Settings};

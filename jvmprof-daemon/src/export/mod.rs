@@ -14,6 +14,6 @@ pub mod listener;
 pub mod otlp;
 pub mod parca;
 pub mod pyroscope;
-mod single_series;
+mod split_to_limits;
 pub mod spool;
 pub mod store;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jvmprof_common::jvm::{Jvm, MAX_CODE_HEAPS, NO_FIELD};
+use jvmprof_common::jvm::{Jvm, MAX_CODE_HEAPS, NO_FIELD, THAW_STUBS, ThawStub};
 
 use super::code_cache::code_heaps::{
     self, BlobNames, CodeBlobDesc, CodeHeapFields, CodeHeapView, NATIVE_NMETHOD, NMETHOD, StubBlob,
@@ -11,8 +11,6 @@ use super::code_cache::code_heaps::{
 use super::code_cache::interpreter_codelets::{InterpreterCodelet, InterpreterFields};
 use super::code_cache::nmethod::{CompiledMethod, NmethodFields};
 use super::code_cache::unsigned5::Unsigned5Encoding;
-use super::diagnostics::DiagnosticFields;
-use super::diagnostics::pauses::PauseVariables;
 use super::error::HotspotError;
 use super::java_cache::JvmKey;
 use super::java_heap::HeapLayout;
@@ -23,11 +21,14 @@ use super::methods::call_operands::CallFields;
 use super::methods::class_unloading::ClassUnloads;
 use super::methods::method::MethodFields;
 use super::process_memory::ProcessMemory;
+use super::runtime_state::RuntimeStateFields;
+use super::runtime_state::pauses::PauseVariables;
+use super::runtime_state::safepoint_counters::SafepointCounters;
 use super::stubs::stub_names::StubNames;
 use super::version::JvmVersion;
 use super::virtual_threads::census_fields::CensusFields;
-use super::virtual_threads::continuation_entry;
 use super::virtual_threads::stack_chunks::ChunkFields;
+use super::virtual_threads::{continuation_entry, thaw_stubs};
 use super::vmstructs::VmStructs;
 use super::vmstructs::exported_symbols::Image;
 use super::vmstructs::field_offsets::{self, FieldLookup};
@@ -55,7 +56,7 @@ pub struct Hotspot<M> {
     pub(crate) nmethod_fields: Option<NmethodFields>,
     /// `None` if it doesn't say what bytecodes refer to.
     pub(crate) call_fields: Option<CallFields>,
-    pub(crate) diagnostic_fields: DiagnosticFields,
+    pub(crate) runtime_state_fields: RuntimeStateFields,
     /// The address of its counter of unloaded classes; `None` if it has none.
     pub(crate) unloaded_classes: Option<Avma>,
     pub(crate) unloads: ClassUnloads,
@@ -119,7 +120,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             method_fields: MethodFields::new(lookup, &layout, encoding)?,
             nmethod_fields: NmethodFields::new(lookup, &layout).ok(),
             call_fields: CallFields::new(lookup),
-            diagnostic_fields: DiagnosticFields::new(lookup),
+            runtime_state_fields: RuntimeStateFields::new(lookup),
             unloaded_classes: None,
             unloads: ClassUnloads::default(),
             stub_names: StubNames::default(),
@@ -190,7 +191,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
         self.find_landmarks(&heaps)?;
         if self.jvm.loaded_classes == 0 {
-            let found = self.diagnostic_fields.classes(&self.memory);
+            let found = self.runtime_state_fields.classes(&self.memory);
             self.jvm.loaded_classes = found.map_or(0, |classes| classes.loaded.0);
             self.unloaded_classes = found.map(|classes| classes.unloaded);
         }
@@ -278,15 +279,29 @@ impl<M: ProcessMemory> Hotspot<M> {
                 match &*blob.name {
                     NMETHOD => self.jvm.nmethod_name = blob.name_at.0,
                     NATIVE_NMETHOD => self.jvm.native_nmethod_name = blob.name_at.0,
-                    name if is_continuation_stubs(name) => {
+                    name if is_continuation_stubs(name) && self.jvm.return_barrier_start == 0 => {
                         self.jvm.return_barrier_start = blob.code.start.0;
                         self.jvm.return_barrier_end = blob.code.end.0;
+                        self.jvm.thaw_stubs = self.thaw_stubs(&blob.code);
                     }
                     _ => {}
                 }
             }
         }
         Ok(())
+    }
+
+    /// Reads the landmarks of the stubs that thaw frames, from their blob's code; none where that
+    /// isn't as expected.
+    fn thaw_stubs(&self, code: &Range<Avma>) -> [ThawStub; THAW_STUBS] {
+        let bytes = usize::try_from(code.end - code.start).unwrap_or_default();
+        let code = self.memory.read_bytes(code.start, bytes);
+        let stubs = code.and_then(|code| thaw_stubs::parse(&code));
+        if stubs.is_none() {
+            let version = &self.version.vm_release;
+            tracing::warn!(%version, "unknown stubs that thaw virtual threads: stacks in them are truncated");
+        }
+        stubs.unwrap_or_default()
     }
 
     /// Returns how its objects look; `None` if it doesn't say, or while it starts.
@@ -303,7 +318,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             layout: self.blocker_fields.as_ref()?.read(self.blocker_variables, &self.memory)?,
             current_thread,
             image: self.image,
-            owners: self.diagnostic_fields.owners.clone(),
+            owners: self.runtime_state_fields.owners.clone(),
             heap: self.heap_layout()?,
         })
     }
@@ -314,8 +329,14 @@ impl<M: ProcessMemory> Hotspot<M> {
             image: self.image,
             operation: self.vm_operation,
             collections: self.heap_layout().and_then(|heap| heap.collections_at),
-            causes: self.diagnostic_fields.perf.and_then(|perf| perf.causes(&self.memory)),
+            causes: self.runtime_state_fields.perf.and_then(|perf| perf.causes(&self.memory)),
         }
+    }
+
+    /// Returns where it says how long it has stopped its threads; `None` while it starts, and if it
+    /// doesn't say.
+    pub fn safepoint_counters(&self) -> Option<SafepointCounters> {
+        SafepointCounters::find(self.runtime_state_fields.perf?, self.version.feature, &self.memory)
     }
 
     /// Everything in the code cache, by heap and address.

@@ -23,6 +23,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use jvmprof_common::jvm::Jvm;
+use jvmprof_common::thread_local::ThreadLocalVariable;
 use jvmprof_common::unwind_tables::{
     CHUNK_ROWS, MAX_REGIONS, MAX_RULES, NO_RULE, NS_PER_TICK, PackedRule, ProcessEntry, Region, RowPage,
     RowTable,
@@ -122,6 +123,8 @@ pub struct CodeTables {
     evicted: HashSet<ProcessKey>,
     idle_after: Duration,
     processes: HashMap<ProcessKey, PublishedProcess>,
+    /// Where processes have the variable of their threads' contexts.
+    context_variables: HashMap<ProcessKey, ThreadLocalVariable>,
     retired: Vec<(Instant, Allocation)>,
     epoch: u32,
     counts: TableCounts,
@@ -153,6 +156,7 @@ struct Allocation {
 #[derive(Debug)]
 struct PublishedProcess {
     pid: u32,
+    entry: ProcessEntry,
     regions: Range<u32>,
     files: Vec<RowsKey>,
     /// Files without rows when it was published.
@@ -191,6 +195,7 @@ impl CodeTables {
             evicted: HashSet::new(),
             idle_after: IDLE_AFTER,
             processes: HashMap::new(),
+            context_variables: HashMap::new(),
             retired: Vec::new(),
             epoch: 0,
             counts: TableCounts::default(),
@@ -272,6 +277,7 @@ impl CodeTables {
         }
         let process = self.processes.entry(key).or_insert_with(|| PublishedProcess {
             pid: 0,
+            entry: ProcessEntry::default(),
             regions: 0..0,
             files: Vec::new(),
             missing: Vec::new(),
@@ -302,7 +308,10 @@ impl CodeTables {
         let start_ticks = start_ns / NS_PER_TICK;
         self.epoch = self.epoch.wrapping_add(1);
         let epoch = self.epoch;
-        let entry = ProcessEntry { start_ticks, first_region: allocation.start, regions: count, jvm, epoch };
+        let first_region = allocation.start;
+        let mut entry =
+            ProcessEntry { start_ticks, first_region, regions: count, jvm, epoch, ..ProcessEntry::default() };
+        entry.set_context_variable(self.context_variables.get(&key).copied());
         if let Err(error) = self.kernel.set_process(pid, entry) {
             tracing::debug!(pid, %error, "a process can't be published to the kernel program");
             self.counts.unpublished_processes += 1;
@@ -311,10 +320,31 @@ impl CodeTables {
         let jvm = self.processes.get_mut(&key).and_then(|process| process.jvm.take());
         if let Some(old) = self.processes.insert(
             key,
-            PublishedProcess { pid, regions: allocation, files, missing, jvm, sampled: Instant::now() },
+            PublishedProcess {
+                pid,
+                entry,
+                regions: allocation,
+                files,
+                missing,
+                jvm,
+                sampled: Instant::now(),
+            },
         ) {
             self.leave(&old.files);
             self.retire(Allocation { regions: old.regions, ..Allocation::default() });
+        }
+    }
+
+    /// Publishes where a process has the variable of its threads' contexts, now and whenever it is
+    /// published again; `None`: it has none.
+    pub fn set_context_variable(&mut self, key: ProcessKey, variable: Option<ThreadLocalVariable>) {
+        match variable {
+            Some(variable) => self.context_variables.insert(key, variable),
+            None => self.context_variables.remove(&key),
+        };
+        if let Some(process) = self.processes.get_mut(&key) {
+            process.entry.set_context_variable(variable);
+            self.kernel.replace_process(process.pid, process.entry);
         }
     }
 
@@ -335,6 +365,7 @@ impl CodeTables {
                 }
             }
         }
+        self.context_variables.retain(|key, _| is_alive(*key));
         self.evicted.retain(|key| self.processes.contains_key(key));
         let is_lacked =
             |file: &RowsKey| self.processes.values().any(|process| process.missing.contains(file));

@@ -14,8 +14,9 @@ use crate::native::file_identity::{ContentId, FileKey};
 
 /// Ending of the files' names.
 const ENDING: &str = ".rows";
-/// The first bytes of a file; its last digit is that of the format.
-const MAGIC: u64 = u64::from_le_bytes(*b"jvmprow2");
+/// The first bytes of a file; the last digit changes with the format, and with what code is given
+/// which rows.
+const MAGIC: u64 = u64::from_le_bytes(*b"jvmprow3");
 /// Words of 64 bits before the parts: magic, size of a page of the kernel's tables, first page;
 /// then three lengths of 32 bits, and padding.
 const HEADER_BYTES: usize = 40;
@@ -40,7 +41,8 @@ impl RowsOnDisk {
         let bytes = self.0.get(&name(key)?)?;
         let rows = decode(&bytes);
         if rows.is_none() {
-            tracing::warn!(?key, "unwind rows on disk aren't of this format");
+            // Those of an earlier version are replaced.
+            tracing::debug!(?key, "unwind rows on disk aren't of this format");
         }
         rows
     }

@@ -44,15 +44,23 @@ fn small() -> Small {
 impl Small {
     fn publish(&mut self, process: u64, file: RowsKey) -> ProcessKey {
         let (key, code) = (ProcessKey::numbered(process), RegionCode::File { file, bias: 0 });
-        // No process can have such a pid.
-        let pid = 5_000_000 + process as u32;
-        self.tables.publish(key, pid, 1, &[CodeRegion { start: 0, end: 1 << 20, code }]);
+        self.tables.publish(key, pid(process), 1, &[CodeRegion { start: 0, end: 1 << 20, code }]);
         key
+    }
+
+    /// Returns what the kernel has of a process.
+    fn entry(&self, process: u64) -> Option<ProcessEntry> {
+        self.tables.kernel.process(pid(process))
     }
 
     fn lacking(&self) -> Vec<ProcessKey> {
         self.tables.lacking().collect()
     }
+}
+
+/// No process can have such a pid.
+fn pid(process: u64) -> u32 {
+    5_000_000 + process as u32
 }
 
 /// Waits longer than the kernel program may read replaced entries.
@@ -171,4 +179,23 @@ fn rows_of_a_real_file_are_read_back_as_they_were_published() {
     assert_eq!(small.tables.row(&RowsKey::Trampolines(3), first), None);
     let of_first = small.tables.row(&FIRST, 17 * 4096 + 1).flatten();
     assert_eq!(of_first.map(|row| row.cfa), Some(CfaRule::Rsp(8 * 17)));
+}
+
+#[test]
+fn a_process_has_the_variable_of_its_contexts_whenever_it_is_published() {
+    let mut small = small();
+    let key = small.publish(1, FIRST);
+    let variable = ThreadLocalVariable { offset: 8_u64.wrapping_neg(), ..ThreadLocalVariable::default() };
+    let published = |small: &Small| small.entry(1).expect("published").context_variable();
+    assert_eq!(published(&small), None);
+    small.tables.set_context_variable(key, Some(variable));
+    assert_eq!(published(&small), Some(variable));
+    small.publish(1, FIRST);
+    assert_eq!(published(&small), Some(variable));
+    // As the kernel program does, which knows better than the daemon for a moment.
+    small.tables.kernel.remove_process(pid(1));
+    small.tables.set_context_variable(key, None);
+    assert_eq!(small.entry(1), None);
+    small.publish(1, FIRST);
+    assert_eq!(published(&small), None);
 }

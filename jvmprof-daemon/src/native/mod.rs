@@ -8,7 +8,7 @@
 //!   programs;
 //! - `symbols`, `function_symbols`, `dwarf_lines`, `demangle`: names of functions, and their lines;
 //! - `debug_files`, `debuginfod`: symbols of stripped files, found or fetched;
-//! - `upload`: debug information for servers that resolve addresses themselves.
+//! - `debug_files_to_upload`: debug information for servers that resolve addresses themselves.
 //!
 //! Everything here reads untrusted files, so it is written for hostile input: every read is
 //! bounded, nothing is mapped into memory (a file truncated while mapped would raise SIGBUS), and a
@@ -17,6 +17,7 @@
 
 pub mod byte_source;
 pub mod debug_files;
+pub mod debug_files_to_upload;
 pub mod debuginfod;
 pub mod dwarf_lines;
 pub mod elf;
@@ -29,4 +30,3 @@ pub mod open_file;
 mod paged_reader;
 pub mod symbols;
 pub mod unwind_rows;
-pub mod upload;

@@ -9,7 +9,7 @@ use super::allocation::{AllocationCounts, AllocationProfiler};
 use super::jvm_totals::{JvmName, JvmTotals};
 use super::labels::TargetCounts;
 use super::off_cpu::{OffCpuCounts, OffCpuProfiler};
-use super::pauses::PauseCounts;
+use super::pauses::{PauseCounts, PauseTracker};
 use super::thread_contexts::{ThreadContextCounts, ThreadContexts};
 use super::windows::ClockCounts;
 use crate::event_type::{EventType, SamplesByEvent};
@@ -116,21 +116,25 @@ impl Pipeline {
         counts
     }
 
-    /// Returns the samples that the daemon took itself, of threads that still waited, and those
-    /// that it made contentions of.
+    /// Returns the samples that the daemon took itself, of threads that still waited, those that it
+    /// made contentions of, and the pauses of JVMs.
     pub fn taken_by_daemon(&self) -> SamplesByEvent {
-        let Some(off_cpu) = &self.state.off_cpu else { return SamplesByEvent::NONE };
-        let mut taken = SamplesByEvent::of(EventType::OffCpu, off_cpu.inspected());
-        taken += SamplesByEvent::of(EventType::Lock, off_cpu.contended());
-        taken
+        let inspected = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::inspected);
+        self.made_by_daemon() + SamplesByEvent::of(EventType::OffCpu, inspected)
+    }
+
+    /// Returns the part of them that the kernel program doesn't count as taken.
+    fn made_by_daemon(&self) -> SamplesByEvent {
+        let locks = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::contended);
+        let pauses = self.state.pauses.as_ref().map_or(0, PauseTracker::taken);
+        SamplesByEvent::of(EventType::Lock, locks) + SamplesByEvent::of(EventType::Pause, pauses)
     }
 
     /// Returns the number of samples that the kernel program took, and how many of them will be in
     /// no batch: a part of [`Self::counts`] that costs little.
     pub fn taken_and_lost(&self) -> (SamplesByEvent, SamplesByEvent) {
         let sampler = self.sampler_counts();
-        let locks = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::contended);
-        let taken = sampler.by_event(Counter::Taken) + SamplesByEvent::of(EventType::Lock, locks);
+        let taken = sampler.by_event(Counter::Taken) + self.made_by_daemon();
         (taken, lost(&sampler, self.state.targets.counts().dropped))
     }
 
@@ -139,13 +143,13 @@ impl Pipeline {
     }
 
     fn off_cpu_counts(&self) -> OffCpuCounts {
-        let run_time = self.sampler.off_cpu_run_time();
-        self.state.off_cpu.as_ref().map(|off_cpu| off_cpu.counts(run_time)).unwrap_or_default()
+        self.state.off_cpu.as_ref().map(OffCpuProfiler::counts).unwrap_or_default()
     }
 
     fn pause_counts(&self) -> PauseCounts {
         let run_time = self.sampler.pause_run_time();
-        self.state.pauses.as_ref().map(|pauses| pauses.counts(run_time)).unwrap_or_default()
+        let followed = self.state.pauses.as_ref().map(|pauses| pauses.counts(run_time));
+        PauseCounts { unknown_sums: self.state.summed_jvms.unknown().clone(), ..followed.unwrap_or_default() }
     }
 
     /// Returns the memory of caches and queues.
@@ -177,9 +181,11 @@ impl Counts {
         self.outcomes.get(&Outcome::Whole).map_or(0, |samples| samples.total())
     }
 
-    /// Samples that were taken, and those that contentions were made of.
+    /// Samples that were taken, those that contentions were made of, and pauses.
     pub fn taken(&self) -> SamplesByEvent {
-        self.sampler.by_event(Counter::Taken) + SamplesByEvent::of(EventType::Lock, self.off_cpu.contended)
+        self.sampler.by_event(Counter::Taken)
+            + SamplesByEvent::of(EventType::Lock, self.off_cpu.contended)
+            + SamplesByEvent::of(EventType::Pause, self.pauses.taken)
     }
 
     /// Returns the number of samples that relabelling dropped, here or in the kernel.
@@ -243,6 +249,8 @@ impl Counts {
         losses.extend(self.allocation_losses());
         let unseen = self.pauses.unseen_jvms.iter();
         losses.extend(unseen.map(|(reason, count)| (format!("pauses_unseen_jvms: {reason}"), *count)));
+        let unknown = self.pauses.unknown_sums.iter();
+        losses.extend(unknown.map(|(reason, count)| (format!("pauses_unknown_sums: {reason}"), *count)));
         losses.extend(self.symbols.perf_maps.losses());
         for (outcome, samples) in &self.outcomes {
             if let Outcome::Truncated(reason) = outcome {
@@ -313,6 +321,7 @@ mod tests {
         counts.allocation.unseen_jvms.insert("REASON", 1);
         counts.allocation.failed_censuses.insert("REASON", 1);
         counts.pauses.unseen_jvms.insert("REASON", 1);
+        counts.pauses.unknown_sums.insert("REASON", 1);
         let mut counted: BTreeSet<String> = counts.all_losses().into_keys().collect();
         counted.extend(Losses::<u64>::default().iter().map(|(name, _)| name.to_owned()));
         assert_eq!(documented(), counted);

@@ -5,14 +5,12 @@ use std::collections::{BTreeMap, HashSet};
 use super::off_cpu::{is_idle, wait_of};
 use crate::event_type::EventType;
 use crate::profile::jvm_activity::{JVM_LABEL, thread_kind_of};
-use crate::profile::model::{Batch, LabelSet};
+use crate::profile::model::{Batch, LabelSet, label_names};
 
 /// JVMs with totals of their own, at most: the metrics of a host stay few.
 const MAX_JVMS: usize = 200;
 /// The name of the totals of further ones.
 const OTHERS: &str = "[other]";
-/// The label with a JVM's main class, where its arguments were read.
-pub const MAIN_CLASS_LABEL: &str = "jvm_main_class";
 /// The kind of threads whose stacks aren't whole.
 const UNKNOWN: &str = "unknown";
 
@@ -24,6 +22,33 @@ pub struct JvmName {
     pub name: String,
 }
 
+/// What the series of one JVM are called, as far as that is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SeriesName {
+    name: Option<JvmName>,
+    /// True if that is its main class.
+    has_class: bool,
+}
+
+impl SeriesName {
+    /// Notes the labels of a series.
+    pub(super) fn update(&mut self, labels: &LabelSet) {
+        if self.has_class {
+            return;
+        }
+        let has_class = labels.get(label_names::MAIN_CLASS).is_some_and(|class| !class.is_empty());
+        // Its main class isn't known at once.
+        if self.name.is_none() || has_class {
+            self.name = Some(jvm_name(labels));
+            self.has_class = has_class;
+        }
+    }
+
+    pub(super) const fn get(&self) -> Option<&JvmName> {
+        self.name.as_ref()
+    }
+}
+
 /// The time of one JVM, in ns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JvmTotals {
@@ -31,7 +56,7 @@ pub struct JvmTotals {
     pub cpu: BTreeMap<String, u64>,
     /// Time of threads that waited, and weren't idle, by cause.
     pub waits: BTreeMap<String, u64>,
-    /// Times in which all threads were stopped, if they are followed.
+    /// Times in which all threads were stopped, if they are followed or the JVM says it.
     pub pauses: Option<PauseTotals>,
 }
 
@@ -51,6 +76,15 @@ impl PauseTotals {
         self.to_safepoint_ns += other.to_safepoint_ns;
         self.stopped_ns += other.stopped_ns;
     }
+
+    /// Returns what has been added since `before`.
+    pub(super) const fn since(self, before: Self) -> Self {
+        Self {
+            pauses: self.pauses.saturating_sub(before.pauses),
+            to_safepoint_ns: self.to_safepoint_ns.saturating_sub(before.to_safepoint_ns),
+            stopped_ns: self.stopped_ns.saturating_sub(before.stopped_ns),
+        }
+    }
 }
 
 /// The totals of all JVMs that run.
@@ -68,7 +102,8 @@ impl AllJvmTotals {
     pub(super) fn add(&mut self, batch: &Batch) {
         for series in &batch.series {
             let has_kinds = series.samples.iter().any(|sample| thread_kind_of(sample).is_some());
-            if !(has_kinds || series.labels.contains_key(JVM_LABEL)) || batch.event == EventType::Allocation {
+            let is_time = !matches!(batch.event, EventType::Allocation | EventType::Pause);
+            if !(has_kinds || series.labels.contains_key(JVM_LABEL)) || !is_time {
                 continue;
             }
             let totals = self.totals(jvm_name(&series.labels));
@@ -113,7 +148,7 @@ pub fn jvm_name(labels: &LabelSet) -> JvmName {
     let value = |name: &str| labels.get(name).filter(|value| !value.is_empty()).cloned();
     JvmName {
         pid: value("pid").unwrap_or_default(),
-        name: value(MAIN_CLASS_LABEL).or_else(|| value("comm")).unwrap_or_else(|| "a JVM".to_owned()),
+        name: value(label_names::MAIN_CLASS).or_else(|| value("comm")).unwrap_or_else(|| "a JVM".to_owned()),
     }
 }
 

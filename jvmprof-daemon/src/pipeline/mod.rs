@@ -54,7 +54,7 @@ use labels::{LabelOptions, Owner, Targets};
 use memory_limits::MemoryLimits;
 use off_cpu::OffCpuProfiler;
 pub use options::{PipelineError, PipelineOptions};
-use pauses::{JvmPauses, PauseTracker};
+use pauses::{JvmPauses, JvmStops, PauseTracker, SummedJvms};
 use pending_samples::PendingSamples;
 use thread_contexts::ThreadContexts;
 use thread_kinds::ThreadKinds;
@@ -94,6 +94,8 @@ struct State {
     thread_contexts: Option<ThreadContexts>,
     /// The pauses of JVMs; `None` where that is off.
     pauses: Option<PauseTracker>,
+    /// The sums of the pauses that aren't followed.
+    summed_jvms: SummedJvms,
     thread_kinds: ThreadKinds,
     jvm_totals: AllJvmTotals,
 }
@@ -140,6 +142,7 @@ impl Pipeline {
             off_cpu: None,
             thread_contexts: None,
             pauses: None,
+            summed_jvms: SummedJvms::default(),
             thread_kinds: ThreadKinds::default(),
             jvm_totals: AllJvmTotals::default(),
         };
@@ -222,6 +225,7 @@ impl Pipeline {
         if let Some(pauses) = &mut self.state.pauses {
             pauses.maintain(&self.sampler);
         }
+        self.state.summed_jvms.maintain(monotonic_ns);
         let mut has_happened = false;
         while let Some(event) = self.sampler.take() {
             self.state.handle(event);
@@ -256,6 +260,7 @@ impl Pipeline {
         if let Some(pauses) = &mut self.state.pauses {
             pauses.end_events();
         }
+        self.state.summed_jvms.read_all(monotonic_ns);
         self.sampler.stop();
         while Instant::now() < end
             && let Some(event) = self.sampler.take()
@@ -271,8 +276,9 @@ impl Pipeline {
         self.state.release = true;
     }
 
-    /// Keeps each pause of a JVM from now on.
+    /// Keeps each pause of a JVM from now on, or what is known of them.
     pub fn keep_pauses(&mut self) {
+        self.state.summed_jvms.keep_ended();
         if let Some(pauses) = &mut self.state.pauses {
             pauses.keep_pauses();
         }
@@ -281,6 +287,11 @@ impl Pipeline {
     /// Ends following the pauses of JVMs, and returns them; `None` where they aren't followed.
     pub fn take_pauses(&mut self) -> Option<Vec<JvmPauses>> {
         self.state.pauses.as_mut().map(PauseTracker::take)
+    }
+
+    /// Ends reading how long JVMs stop whose pauses aren't followed, and returns it.
+    pub fn take_stops(&mut self) -> Vec<JvmStops> {
+        self.state.summed_jvms.take()
     }
 
     /// Returns when the window that is open began, in ns of `CLOCK_MONOTONIC`.
@@ -404,6 +415,21 @@ impl State {
         {
             pauses.follow(process, header.start_ns, self.symbolizer.pause_variables(process.key));
         }
+        if jvm.is_some()
+            && self.pauses.as_ref().is_none_or(|pauses| pauses.is_unseen(process.key))
+            && self.summed_jvms.wants(process.key, now)
+            && !process.has_exited()
+            && self.targets.is_wanted(process.key, EventType::Cpu)
+        {
+            let counters = self.symbolizer.safepoint_counters(process.key);
+            self.summed_jvms.follow(process.key, process.pid, counters, now);
+        }
+        if let Some(off_cpu) = &mut self.off_cpu
+            && header.held_monitor != 0
+            && outcome == Outcome::Whole
+        {
+            off_cpu.keep_holder(process.key, &sample, &stack.frames);
+        }
         let mut second = None;
         let (mut stack, period, weight) = match &sample.event {
             SampledEvent::Cpu => (stack, period_ns, SampleWeight::from(period_ns)),
@@ -414,23 +440,27 @@ impl State {
             }
             SampledEvent::OffCpu(record) => {
                 let Some(off_cpu) = &mut self.off_cpu else { return None };
-                let ((stack, weight), runnable) = off_cpu.weigh(process.key, record, stack);
+                let ((stack, weight), runnable) = off_cpu.weigh(process.key, record, header.time_ns, stack);
                 second = runnable;
                 (stack, off_cpu.options().interval, weight)
             }
         };
-        if let Some(pauses) = &mut self.pauses
-            && jvm.is_some()
-            && event == EventType::Cpu
-        {
-            pauses.label(process.key, header.time_ns, &mut stack);
+        if jvm.is_some() && event == EventType::Cpu {
+            if let Some(pauses) = &mut self.pauses {
+                pauses.label(process.key, header.time_ns, &mut stack);
+            }
             if let LabelDecision::Labels(labels) = &labels {
-                pauses.set_name(process.key, labels);
+                self.summed_jvms.set_name(process.key, labels);
+                if let Some(pauses) = &mut self.pauses {
+                    pauses.set_name(process.key, labels);
+                }
             }
         }
         let mut has_new_key = false;
         if let Some(contexts) = &mut self.thread_contexts {
-            contexts.follow(process, header.start_ns, now);
+            if let Some(variable) = contexts.follow(process, header.start_ns, now) {
+                self.symbolizer.set_context_variable(process.key, variable);
+            }
             let parts = std::iter::once(&mut stack).chain(second.as_mut().map(|(stack, _)| stack));
             if !matches!(labels, LabelDecision::Dropped) {
                 has_new_key = contexts.label(process, sample.thread_context(), parts);

@@ -21,6 +21,7 @@ impl State {
             }
             KernelEventKind::Exec { pid, comm } => {
                 self.complete_pending_of(pid);
+                self.end_sums_of(pid);
                 self.table.exec(pid, &comm, event.time_ns);
                 if let Some(contexts) = &mut self.thread_contexts {
                     contexts.exec(pid);
@@ -48,6 +49,7 @@ impl State {
                     allocation.thread_ended(pid, tid);
                 }
                 if pid == tid {
+                    self.end_sums_of(pid);
                     self.targets.ended(pid);
                     if let Some(pauses) = &mut self.pauses {
                         pauses.exited(pid, event.time_ns);
@@ -74,6 +76,13 @@ impl State {
                 self.targets.changed(pid);
             }
             KernelEventKind::EventsLost => self.table.invalidate_all(),
+        }
+    }
+
+    /// Reads no more sums of a JVM's pauses: its memory is another program's, or nobody's.
+    fn end_sums_of(&mut self, pid: u32) {
+        if let Some(process) = self.table.get(pid) {
+            self.summed_jvms.ended(process.key);
         }
     }
 

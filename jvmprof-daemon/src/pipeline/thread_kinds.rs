@@ -116,6 +116,11 @@ static FUNCTIONS: LazyLock<HashMap<&str, usize, FastHasher>> = LazyLock::new(|| 
 });
 
 fn kind_of_frame(frame: &Frame) -> Option<usize> {
+    // Without symbols of libjvm its collector's threads look like any other.
+    let is_libjvm = || frame.mapping.as_ref().is_some_and(|mapping| mapping.is_libjvm());
+    if frame.kind == FrameKind::Native && frame.lines.is_empty() && is_libjvm() {
+        return KINDS.iter().position(|(kind, _)| *kind == UNKNOWN);
+    }
     let kind = |name: &str| FUNCTIONS.get(name.split_once('(').map_or(name, |(name, _)| name)).copied();
     frame.lines.iter().filter_map(|line| kind(&line.name)).min()
 }
@@ -123,7 +128,8 @@ fn kind_of_frame(frame: &Frame) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::model::{ExecutionMode, Line};
+    use crate::profile::model::{ExecutionMode, Line, Mapping};
+    use crate::types::{Avma, FileOffset};
 
     fn kind(names: &[&str], kind: FrameKind) -> Option<&'static str> {
         let mode = (kind == FrameKind::Java).then_some(ExecutionMode::C2);
@@ -158,6 +164,34 @@ mod tests {
         let before = ["NonJavaThread::pre_run()"].into_iter().chain(begin).collect::<Vec<_>>();
         assert_eq!(kind(&before, FrameKind::Native), None, "which one isn't known yet");
         assert_eq!(kind(&["[truncated: x]"], FrameKind::Marker), None);
+    }
+
+    #[test]
+    fn a_thread_that_begins_in_a_libjvm_without_symbols_may_be_of_any_kind() {
+        let frame = |kind, path: &str, lines: &[&str]| {
+            let mapping = Mapping {
+                start: Avma(0x1000),
+                limit: Avma(0x2000),
+                offset: FileOffset(0),
+                path: path.into(),
+                build_id: None,
+            };
+            let mode = (kind == FrameKind::Java).then_some(ExecutionMode::C2);
+            let lines = lines.iter().map(|name| Line { mode, ..Line::named(*name) }).collect();
+            Arc::new(Frame { kind, address: None, mapping: Some(Arc::new(mapping)), lines })
+        };
+        let leaf = frame(FrameKind::Native, "/lib/libc.so.6", &["memcpy"]);
+        let begin = frame(FrameKind::Native, "/jre/lib/amd64/server/libjvm.so", &[]);
+        let root = frame(FrameKind::Native, "/lib/libc.so.6", &[]);
+        let kind_of = |frames: &[&Arc<Frame>]| {
+            ThreadKinds::default().kind_of(&frames.iter().map(|it| Arc::clone(it)).collect::<Vec<_>>())
+        };
+        assert_eq!(kind_of(&[&leaf, &begin, &root]), None);
+        assert_eq!(kind_of(&[&leaf, &root]), Some("native"));
+        let java = frame(FrameKind::Java, "jvm", &["A.run"]);
+        assert_eq!(kind_of(&[&java, &begin, &root]), Some("java"));
+        let named = frame(FrameKind::Native, "/jre/lib/amd64/server/libjvm.so", &["GangWorker::loop()"]);
+        assert_eq!(kind_of(&[&leaf, &begin, &named, &root]), Some("gc"));
     }
 
     #[test]

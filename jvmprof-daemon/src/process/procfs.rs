@@ -256,8 +256,26 @@ fn below_root(path: String, root: &str) -> String {
 }
 
 /// Returns the link to the file that a process has mapped there, whatever its path leads to now.
+///
+/// The mapping may end earlier than `end`, which is what the kernel's event said. Where a library's
+/// first segment has its code (`ld -z noseparate-code`, the default before binutils 2.31), loaders
+/// map it over the addresses of all segments, and then the others over its end (glibc
+/// elf/dl-map-segments.h, `_dl_map_segments`), of which there is no event.
 pub fn map_file(pid: u32, start: Avma, end: Avma) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", start.0, end.0))
+    let folder = PathBuf::from(format!("/proc/{pid}/map_files"));
+    let link = folder.join(format!("{:x}-{:x}", start.0, end.0));
+    if link.symlink_metadata().is_ok() {
+        return link;
+    }
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let shorter = entries.map(|entry| entry.file_name()).find(|name| {
+        let range = name.to_str().and_then(|name| name.split_once('-'));
+        range.is_some_and(|(from, to)| {
+            let address = |text| u64::from_str_radix(text, 16);
+            address(from) == Ok(start.0) && address(to).is_ok_and(|to| to < end.0)
+        })
+    });
+    shorter.map_or(link, |name| folder.join(name))
 }
 
 /// Returns true if the file that a process has mapped there is an x86-64 ELF file, and false if it

@@ -40,6 +40,24 @@ pub enum JvmActivity {
 /// Number of activities.
 pub const JVM_ACTIVITIES: usize = JvmActivity::OtherProcess as usize + 1;
 
+impl JvmActivity {
+    /// Returns the activity with this number.
+    pub(crate) fn of_number(number: u64) -> Option<Self> {
+        let all = [
+            Self::Application,
+            Self::Gc,
+            Self::Compiler,
+            Self::Vm,
+            Self::ClassLoading,
+            Self::Kernel,
+            Self::Native,
+            Self::Unknown,
+            Self::OtherProcess,
+        ];
+        all.into_iter().find(|activity| *activity as u64 == number)
+    }
+}
+
 impl Serialize for JvmActivity {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u8(*self as u8)

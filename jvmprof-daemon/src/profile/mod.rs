@@ -3,15 +3,15 @@
 //! Symbolized stacks are counted by [`aggregate`] into a [`model::Batch`], one for each window and
 //! with one series for each label set. Everything that leaves the program is made from a batch:
 //! [`pprof`] for backends, the store and `record -o x.pb.gz`; [`folded_stacks`], [`flamegraph_svg`]
-//! and [`record_html`] for `record`. The pages draw a [`call_tree`], which is merged from batches
-//! (`record`) or from pprof (the collector, and `diff`, whose page is [`diff_html`]).
+//! and [`recording_page`] for `record`. The pages draw a [`call_tree`], which is merged from
+//! batches (`record`) or from pprof (the collector, and `diff`, whose page is [`diff_page`]).
 //! [`comparison`] says what of a difference may be chance; [`java_view`] leaves only Java's frames;
 //! [`jvm_activity`] says what a JVM's samples were taken in.
 
 pub mod aggregate;
 pub mod call_tree;
 pub mod comparison;
-pub mod diff_html;
+pub mod diff_page;
 pub mod flamegraph_svg;
 pub mod folded_stacks;
 pub mod gzip;
@@ -20,7 +20,7 @@ pub mod jvm_activity;
 pub mod model;
 pub mod page_assets;
 pub mod pprof;
-pub mod record_html;
+pub mod recording_page;
 pub mod stack_budget;
 #[cfg(test)]
 pub(crate) mod testing;

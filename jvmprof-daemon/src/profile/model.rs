@@ -38,6 +38,13 @@ pub struct Mapping {
     pub build_id: Option<BuildId>,
 }
 
+impl Mapping {
+    /// Returns true if the file is a JVM's, by its name.
+    pub fn is_libjvm(&self) -> bool {
+        self.path.rsplit('/').next() == Some("libjvm.so")
+    }
+}
+
 /// The way in which a Java method ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExecutionMode {
@@ -167,6 +174,18 @@ impl Sample {
         let labels = SampleLabels::default();
         Self { frames, labels, events, count: events, value, times: Vec::new() }
     }
+}
+
+/// Names of labels that several parts of the program know.
+pub mod label_names {
+    /// A JVM's main class, where its arguments were read.
+    pub const MAIN_CLASS: &str = "jvm_main_class";
+    pub const THREAD_NAME: &str = "thread_name";
+    pub const THREAD_ID: &str = "thread_id";
+    /// The ids of the span that a sample's thread worked on, in hexadecimal digits, as Pyroscope's
+    /// pages know them.
+    pub const TRACE_ID: &str = "trace_id";
+    pub const SPAN_ID: &str = "span_id";
 }
 
 /// Label names and values of a series, without `__name__`.

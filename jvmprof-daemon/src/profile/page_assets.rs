@@ -21,7 +21,7 @@ pub const VIEW_SCRIPTS: [Asset; 26] = [
     asset!("base.js", "view/base.js"),
     asset!("tree.js", "tree/tree.js"),
     asset!("frames.js", "tree/frames.js"),
-    asset!("paths.js", "tree/paths.js"),
+    asset!("subtrees.js", "tree/subtrees.js"),
     asset!("activities.js", "tree/activities.js"),
     asset!("edits.js", "tree/edits.js"),
     asset!("rows.js", "tree/rows.js"),

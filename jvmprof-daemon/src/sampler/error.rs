@@ -31,8 +31,6 @@ pub enum SamplerError {
     },
     #[error("opening a {event} perf event on CPU {cpu}: {source}{}", paranoia(source))]
     PerfEvent { event: &'static str, cpu: u32, source: io::Error },
-    #[error("finding the kernel's function {function}: {source}")]
-    KernelFunction { function: &'static str, source: io::Error },
     #[error("starting the thread that reads the rings: {source}")]
     Thread { source: io::Error },
     #[error("reading {path}: {source}")]

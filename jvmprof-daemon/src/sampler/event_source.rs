@@ -134,11 +134,6 @@ impl Sampler {
         self.programs.pause_run_time()
     }
 
-    /// Returns run time of the programs of waits, and the number of switches.
-    pub fn off_cpu_run_time(&self) -> Option<(u64, u64)> {
-        self.programs.off_cpu_run_time()
-    }
-
     fn drain(&mut self) {
         let order = &mut self.order;
         let drained = self.records.drain(&mut |event| order.push(event));

@@ -215,11 +215,6 @@ impl BackgroundSampler {
         self.shared.sampler().run_time()
     }
 
-    /// Returns the run time of the programs of waits: see [`Sampler::off_cpu_run_time`].
-    pub fn off_cpu_run_time(&self) -> Option<(u64, u64)> {
-        self.shared.sampler().off_cpu_run_time()
-    }
-
     /// Returns the run time of the uprobes of pauses: see [`Sampler::pause_run_time`].
     pub fn pause_run_time(&self) -> Option<(u64, u64)> {
         self.shared.sampler().pause_run_time()

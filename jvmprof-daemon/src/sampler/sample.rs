@@ -170,14 +170,16 @@ impl StackSample {
                     interval: next(),
                     state: next(),
                     system_call: next(),
-                    blocker: Blocker { kind: next(), object: [next(), next()] },
+                    blocker: Blocker { kind: next(), object: [next(), next()], monitor: next() },
                     monitor_owner: next(),
                     throttled_ns: next(),
                 }))
             }
-            EventType::Allocation | EventType::OffCpu | EventType::Lock | EventType::Wall => {
-                return Err(malformed);
-            }
+            EventType::Allocation
+            | EventType::OffCpu
+            | EventType::Lock
+            | EventType::Pause
+            | EventType::Wall => return Err(malformed),
         };
         Ok(Self { event, header, stop, context_words, words: words.collect() })
     }
@@ -333,6 +335,7 @@ fn parse_header(bytes: &[u8]) -> Option<SampleHeader> {
         tail_below: u16::from_le_bytes(fields.take()?),
         far_words: u16::from_le_bytes(fields.take()?),
         thread_pointer: u64::from_le_bytes(fields.take()?),
+        held_monitor: u64::from_le_bytes(fields.take()?),
         registers: {
             let mut registers = [0; 16];
             for register in &mut registers {
@@ -397,6 +400,7 @@ mod tests {
         bytes.extend(0u16.to_le_bytes());
         bytes.extend(far.to_le_bytes());
         bytes.extend(0x5000u64.to_le_bytes());
+        bytes.extend(0x6000u64.to_le_bytes());
         bytes.extend((0..16u64).flat_map(u64::to_le_bytes));
         assert_eq!(bytes.len(), HEADER_BYTES);
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
@@ -410,7 +414,7 @@ mod tests {
             .expect("the record is well-formed");
         assert_eq!(sample.kernel(), [0xffff_ffff_8100_0000]);
         assert_eq!(sample.user(), user);
-        assert_eq!(sample.header.registers[13], 13);
+        assert_eq!((sample.header.held_monitor, sample.header.registers[13]), (0x6000, 13));
         assert_eq!(sample.tail(), [42]);
         assert_eq!(
             (sample.comm().as_str(), sample.stop, sample.in_kernel()),

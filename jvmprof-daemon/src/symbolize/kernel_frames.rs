@@ -12,6 +12,19 @@ use crate::types::{Avma, FastHasher, FileOffset};
 /// names them.
 const EXEC: [&str; 2] = ["__x64_sys_execve", "__x64_sys_execveat"];
 
+/// The functions that change a thread's registers one by one, for a signal's handler and back
+/// (Linux arch/x86/kernel/signal.c, signal_64.c); where they are inlined, those that they are part
+/// of.
+const SIGNAL: [&str; 7] = [
+    "x64_setup_rt_frame",
+    "__setup_rt_frame",
+    "handle_signal",
+    "arch_do_signal_or_restart",
+    "restore_sigcontext",
+    "__do_sys_rt_sigreturn",
+    "__x64_sys_rt_sigreturn",
+];
+
 /// Maximum number of cached frames; a kernel has not many more places that samples hit.
 const MAX_FRAMES: usize = 20_000;
 
@@ -85,6 +98,14 @@ impl KernelFrames {
         let callers: Vec<_> = stack.iter().rev().map(|address| Avma(address.saturating_sub(1))).collect();
         self.resolve(&callers);
         callers.iter().any(|at| self.function(*at).is_some_and(|it| EXEC.contains(&&*it.name)))
+    }
+
+    /// Returns whether a thread was interrupted where its registers are neither those of the code
+    /// that a signal interrupted nor those of the handler.
+    pub(super) fn is_in_signal_delivery(&mut self, stack: &[u64]) -> bool {
+        let Some(leaf) = stack.first().copied().map(Avma) else { return false };
+        self.resolve(&[leaf]);
+        self.function(leaf).is_some_and(|it| SIGNAL.contains(&&*it.name))
     }
 
     fn function(&self, address: Avma) -> Option<&KernelFunction> {

@@ -28,7 +28,7 @@ mod kernel_frames;
 mod memory_limits;
 mod namer;
 mod native;
-mod publish;
+mod publish_to_kernel;
 mod stack;
 mod stages;
 
@@ -37,10 +37,11 @@ use std::io;
 use std::sync::Arc;
 
 use jvmprof_common::frame::UserFrame;
+use jvmprof_common::thread_local::ThreadLocalVariable;
 
 use crate::hotspot::java_heap::HeapLayout;
 use crate::hotspot::stubs::analyze_native;
-use crate::hotspot::{JavaCache, JvmBlockers, LiveMemory, PauseVariables};
+use crate::hotspot::{JavaCache, JvmBlockers, LiveMemory, PauseVariables, SafepointCounters};
 use crate::jit::cpython_trampolines::TrampolineArenas;
 use crate::native::file_cache::{FileCache, FileCacheLimits};
 use crate::process::{MappedCode, Process, ProcessKey};
@@ -62,7 +63,7 @@ use native::deferred_frames::DeferredFrame;
 use native::function_names::FunctionNames;
 use native::mapped_files::Modules;
 pub use native::{NativeOptions, Symbolize};
-use publish::{Publication, PublishContext, Publisher};
+use publish_to_kernel::{Publication, PublishContext, Publisher};
 use stack::completer::Completer;
 use stack::remapped_code::RemappedCode;
 use stack::resumed_walk::RuleCache;
@@ -329,6 +330,19 @@ impl Symbolizer {
     /// Returns where a process's JVM says why it stops its threads; `None` if it can't be read.
     pub fn pause_variables(&self, key: ProcessKey) -> Option<PauseVariables> {
         Some(self.processes.get(&key)?.java.attached_jvm()?.pause_variables())
+    }
+
+    /// Returns where a process's JVM says how long it has stopped its threads, and its memory;
+    /// `None` if it doesn't say, or while it starts.
+    pub fn safepoint_counters(&self, key: ProcessKey) -> Option<(SafepointCounters, LiveMemory)> {
+        self.processes.get(&key)?.java.attached_jvm()?.safepoint_counters()
+    }
+
+    /// Publishes where a process has the variable of its threads' contexts; `None`: it has none.
+    pub fn set_context_variable(&mut self, key: ProcessKey, variable: Option<ThreadLocalVariable>) {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.tables.set_context_variable(key, variable);
+        }
     }
 
     /// Returns the error for which the kernel's frames have no names.

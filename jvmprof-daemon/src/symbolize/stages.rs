@@ -18,6 +18,7 @@ use crate::types::Avma;
 
 /// Reason of a stack that was walked before its rows were there, since too many samples waited.
 const TOO_MANY_WAIT: &str = "no room to wait";
+const SIGNAL_DELIVERY: &str = "signal being delivered";
 
 /// Time that a sample can wait for what its stack needs: unwind rows that are being read, or
 /// records that its process's runtime has still to write.
@@ -161,7 +162,7 @@ impl<'a> IdentifiedSample<'a> {
             files: &symbolizer.files,
             names: &symbolizer.names,
             publisher: symbolizer.publisher.as_ref(),
-            fde_lookup: &mut symbolizer.completer.fde_lookup,
+            single_row_lookup: &mut symbolizer.completer.single_row_lookup,
             counts: &mut symbolizer.counts,
             process,
             now_ns: *now_ns,
@@ -171,6 +172,14 @@ impl<'a> IdentifiedSample<'a> {
         };
         let walked = walk.walk(symbols, sample);
         symbolizer.completer.budget.charge(walked.reading);
+        // One that is whole had all of its registers.
+        if walked.outcome != Outcome::Whole
+            && sample.in_kernel()
+            && symbolizer.kernel.is_in_signal_delivery(sample.kernel())
+        {
+            let outcome = Outcome::Truncated(SIGNAL_DELIVERY);
+            return WalkedStack { frames: Vec::new(), outcome, late_from: None, reading: Duration::ZERO };
+        }
         walked
     }
 }

@@ -99,28 +99,36 @@ pub(super) fn sum(metrics: &BTreeMap<String, f64>, name: &str) -> f64 {
     metrics.keys().filter(of_name).map(|series| metrics[series]).sum()
 }
 
+/// The metrics of a daemon and of a collector that `docs/metrics.md` has.
+pub(super) fn documented_metrics() -> [BTreeSet<String>; 2] {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let document = fs::read_to_string(document).unwrap();
+    let (daemon, collector) = document.split_once("\n## A collector\n").expect("a collector has its own");
+    [daemon, collector].map(|part| {
+        let names = part.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let is_metric = |name: &&str| name.starts_with("jvmprof_") || name.starts_with("process_");
+        names.filter(is_metric).map(str::to_owned).collect()
+    })
+}
+
+/// The metrics of an exposition, by the names that are queried.
+pub(super) fn exposed_metrics(text: &str) -> BTreeSet<String> {
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let series_name = |(name, kind): (&str, &str)| match kind {
+        "counter" => format!("{name}_total"),
+        _ => name.to_owned(),
+    };
+    families.map(series_name).collect()
+}
+
 #[test]
 fn a_daemon_exposes_what_is_documented_and_its_numbers_add_up() {
     let daemon = Daemon::start(&[], &[], &[]);
     daemon.until_ready();
     daemon.until("delivering", |daemon| sum(&daemon.metrics(), "jvmprof_samples_delivered_total") > 0.0);
     let (_, text) = daemon.get("/metrics").unwrap();
-    let exposed: BTreeMap<&str, &str> =
-        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-    let document =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md")).unwrap();
-    let documented: BTreeSet<&str> =
-        document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
-    let documented: BTreeSet<&str> = documented
-        .into_iter()
-        .filter(|name| name.starts_with("jvmprof_") || name.starts_with("process_"))
-        .collect();
-    let series_name = |(name, kind): (&&str, &&str)| match *kind {
-        "counter" => format!("{name}_total"),
-        _ => (*name).to_owned(),
-    };
-    let exposed: BTreeSet<String> = exposed.iter().map(series_name).collect();
-    assert_eq!(exposed, documented.iter().map(|name| (*name).to_owned()).collect());
+    let [documented, _] = documented_metrics();
+    assert_eq!(exposed_metrics(&text), documented);
 
     let metrics = daemon.metrics();
     let of = |name: &str| sum(&metrics, name);
@@ -310,7 +318,7 @@ fn each_event_has_an_account_of_its_own() {
 }
 
 /// Samples that the last window's line says were lost so.
-fn loss(log: &str, reason: &str) -> u64 {
+pub(super) fn loss(log: &str, reason: &str) -> u64 {
     let window = log.lines().rfind(|line| line.contains("event_loop: window")).unwrap_or(log);
     let Some((_, number)) = window.split_once(&format!("\"{reason}\": ")) else { return 0 };
     let digits = number.split(|it: char| !it.is_ascii_digit()).next().unwrap();

@@ -1,6 +1,8 @@
 //! Profiles of contended locks beside what a program knows of its own: whose lock a thread waits
 //! for, of which class that is, who has it, and how long it takes.
 
+mod holders;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -81,14 +83,16 @@ const OPTIONS: [(u32, &[&str]); 4] = [
     (25, &["-XX:+UseCompactObjectHeaders"]),
 ];
 
+/// A sample of waits.
 struct Wait<'a> {
     leaf: &'a str,
     blocker: &'a str,
     holder: &'a str,
+    holder_method: &'a str,
     delay_ns: f64,
 }
 
-/// The samples with a number of this type whose stacks have a method of the program.
+/// The samples with a number of this type whose stacks have a method.
 fn waits_in<'a>(profile: &'a Profile, sample_type: &str, method: &str) -> Vec<Wait<'a>> {
     let text = |at: i64| &*profile.string_table[at as usize];
     let at = profile.sample_type.iter().position(|of| text(of.r#type) == sample_type).expect("the type");
@@ -102,17 +106,17 @@ fn waits_in<'a>(profile: &'a Profile, sample_type: &str, method: &str) -> Vec<Wa
             .map(|function| text(function.name))
             .collect()
     };
-    let method = format!("Contended.{method}");
     let of_sample = |sample: &'a Sample| {
         let names = names(sample);
         let label = |name: &str| {
             let label = sample.label.iter().find(|label| text(label.key) == name);
             label.map_or("", |label| text(label.str))
         };
-        (sample.value[at] > 0 && names.contains(&&*method)).then(|| Wait {
+        (sample.value[at] > 0 && names.contains(&method)).then(|| Wait {
             leaf: names[0],
             blocker: label("blocker"),
             holder: label("holder"),
+            holder_method: label("holder_method"),
             delay_ns: sample.value[at] as f64,
         })
     };
@@ -144,7 +148,7 @@ fn a_locks_class_and_its_holder_are_what_the_program_knows() {
             let profile = decode(&fs::read(&output).expect("written"), DecodeLimits::default());
             let profile = profile.expect("pprof");
             for (method, class, holder) in LOCKS {
-                let found = waits_in(&profile, "delay", method);
+                let found = waits_in(&profile, "delay", &format!("Contended.{method}"));
                 let delay: f64 = found.iter().map(|wait| wait.delay_ns).sum();
                 let of = |is: &dyn Fn(&Wait<'_>) -> bool| -> f64 {
                     found.iter().filter(|wait| is(wait)).map(|wait| wait.delay_ns).sum()
@@ -171,11 +175,11 @@ fn a_locks_class_and_its_holder_are_what_the_program_knows() {
                 }
             }
             assert!(
-                waits_in(&profile, "delay", "polls").is_empty(),
+                waits_in(&profile, "delay", "Contended.polls").is_empty(),
                 "{case}: a queue's condition is no lock"
             );
             let condition = "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject";
-            let polls = waits_in(&profile, "off_cpu", "polls");
+            let polls = waits_in(&profile, "off_cpu", "Contended.polls");
             let of_queue = polls.iter().filter(|wait| wait.blocker == condition);
             let parked: f64 = of_queue.map(|wait| wait.delay_ns).sum();
             assert!(parked > 0.3 * measured["polls"], "{case}: {parked} of {}", measured["polls"]);
@@ -186,4 +190,35 @@ fn a_locks_class_and_its_holder_are_what_the_program_knows() {
             assert_eq!(first["holder"]["name"], "holder of first", "{case}: {first}");
         }
     }
+}
+
+/// Such a JVM's libjvm has one path for this program, and another one for the process.
+#[test]
+fn the_locks_of_a_jvm_with_a_root_of_its_own_are_known() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Contended", CONTENDED);
+    let (_, home) = jdks().into_iter().next().expect("there is one");
+    let (root, output) = (dir.path().join("root"), dir.path().join("x.pb.gz"));
+    fs::create_dir(&root).expect("the folder is writable");
+    let script = format!(
+        "mount --rbind / {root} && exec chroot {root} {java} -XX:+UseParallelGC -cp {classes} Contended {sums}",
+        root = root.display(),
+        java = home.join("bin/java").display(),
+        classes = classes.display(),
+        sums = dir.path().join("sums").display()
+    );
+    let command = ["--", "unshare", "--mount", "sh", "-c", &script];
+    let output_path = output.to_str().expect("a path in UTF-8");
+    record_json(&[&["-e", "lock", "-o", output_path][..], &command].concat());
+    let profile = decode(&fs::read(&output).expect("written"), DecodeLimits::default());
+    let profile = profile.expect("pprof");
+    let (method, class, _) = LOCKS[0];
+    let found = waits_in(&profile, "delay", &format!("Contended.{method}"));
+    assert!(found.iter().all(|wait| (wait.leaf, wait.blocker) == (class, class)));
+    let delay = |holder: &str| -> f64 {
+        found.iter().filter(|wait| wait.holder == holder).map(|wait| wait.delay_ns).sum()
+    };
+    // The owner of a monitor isn't known at its first contentions.
+    let (right, unknown) = (delay("holder of first"), delay(""));
+    assert!(right > 5.0 * unknown, "{right} {unknown}");
 }

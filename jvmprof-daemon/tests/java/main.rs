@@ -5,7 +5,6 @@
 
 mod allocation;
 mod allocation_targets;
-mod cpu_quota;
 mod inspect;
 mod java_view;
 mod locks;

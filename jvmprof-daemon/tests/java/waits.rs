@@ -1,5 +1,8 @@
 //! Profiles of waits beside what programs measure of their own.
 
+mod cpu_quota;
+mod slow_files;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -88,6 +91,12 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
+/// Sums that a program has written: a method and its nanoseconds on each line.
+fn sums_of(text: &str) -> BTreeMap<&str, f64> {
+    let sums = text.lines().filter_map(|line| line.split_once(' '));
+    sums.map(|(method, sum)| (method, sum.parse().expect("a number"))).collect()
+}
+
 /// Sums of a file of folded stacks, by cause, of those with this frame.
 pub(crate) fn waited(folded: &str, frame: &str) -> BTreeMap<String, f64> {
     let frame = format!(";{frame};");
@@ -117,11 +126,7 @@ fn sums_by_cause_are_what_the_program_measures() {
         let summary = record_json(&[&options[..], &program, &["Oracle", text(&sums)]].concat());
         let folded = fs::read_to_string(&folded).expect("written");
         let measured = fs::read_to_string(&sums).expect("the program has ended well");
-        let measured: BTreeMap<&str, f64> = measured
-            .lines()
-            .filter_map(|line| line.split_once(' '))
-            .map(|(method, sum)| (method, sum.parse().expect("a number")))
-            .collect();
+        let measured = sums_of(&measured);
         // While the daemon reads a JVM that has just started, methods have no names.
         let unnamed = waited(&folded, "[unknown Java: read too late]");
         for (method, cause) in CAUSES {

@@ -219,9 +219,10 @@ fn check_against_gimli(path: &str, least_coverage: f64) {
         }
         let behind = rows.row(Svma(fde.end_address()));
         assert!(sought.row(Svma(fde.end_address())).is_none_or(|one| Some(one) == behind));
-        // glibc has no frame information of the few instructions behind the system call that makes
-        // a thread.
-        let behind = behind.filter(|row| row.ra != RaRule::AfterClone);
+        // glibc has no frame information of the few instructions behind the system calls that make
+        // a thread and end a signal.
+        let is_added = |row: &Row| row.ra == RaRule::AfterClone || row.signal && fde.is_signal_trampoline();
+        let behind = behind.filter(|row| !is_added(row));
         assert!(behind.is_none() || rows.function_ranges().any(|(start, _)| start.0 == fde.end_address()));
     }
     let coverage = covered as f64 / total as f64;
@@ -349,6 +350,24 @@ fn threads_of_libc_have_their_root_where_its_frames_say() {
     let binary = UnwindRows::load(&elf).expect("unwind rows");
     // The return address of _start's only call.
     assert!(binary.is_root(Svma(elf.header().entry.0 + 0x1f)));
+}
+
+/// Within `rt_sigreturn` a thread has the address behind the system call, where glibc's frame
+/// information ends.
+#[test]
+fn the_end_of_a_signal_has_the_row_of_its_code() {
+    let (rows, ..) = load("/lib/x86_64-linux-gnu/libc.so.6");
+    let mut handed = Vec::new();
+    rows.for_each(&mut |from, to, row| handed.push((from, to, row)));
+    let is_signal = |range: &&(u64, u64, Row)| range.2.signal;
+    let signal: Vec<_> = handed.iter().filter(is_signal).collect();
+    let [(start, between, row), (behind, end, same)] = signal[..] else { panic!("{signal:x?}") };
+    assert_eq!((between, end - behind, row), (behind, 1, same), "{signal:x?}");
+    assert_eq!(end - start, 11, "a byte, `mov rax, 15; syscall`, a byte");
+    for pc in *start..*end {
+        assert_eq!(rows.row(Svma(pc)), Some(*row), "{pc:#x}");
+    }
+    assert_eq!(rows.row(Svma(*end)), None);
 }
 
 /// libgcc has four such functions; see the tests that execute them.

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use jvmprof_daemon::export::collector::ReadLimits;
 
 use crate::browser::Browser;
-use crate::data::{Numbers, Shape, window};
+use crate::data::{Numbers, Shape, pauses, window};
 use crate::record::write;
-use crate::server::{Server, fill, open};
+use crate::server::{Server, fill, open, push};
 use crate::visit;
 
 /// axe-core, at the version that `xtask/test-packages` has.
@@ -72,6 +72,8 @@ fn axe_finds_nothing_wrong_with_the_collectors_page() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     fill(&store, Duration::from_secs(300), Shape::Program, 20);
+    let stops = [(1_000, 3, 90, "ThreadDump", None)];
+    push(&store, &pauses(SystemTime::now() - Duration::from_secs(60), Duration::from_secs(10), &stops));
     let server = Server::start(store, ReadLimits::default());
     let (axe, mut browser, mut wrong) = (axe(), Browser::start(1440, 900), Vec::new());
     for scheme in ["light", "dark"] {

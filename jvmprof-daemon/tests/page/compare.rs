@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::export::collector::ReadLimits;
-use jvmprof_daemon::profile::diff_html::{compare, write_diff_html};
+use jvmprof_daemon::profile::diff_page::{compare, write_diff_page};
 use jvmprof_daemon::profile::model::{Batch, Sample};
 use jvmprof_daemon::profile::pprof::for_file;
-use jvmprof_daemon::profile::record_html::RecordingTitle;
+use jvmprof_daemon::profile::recording_page::RecordingTitle;
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
@@ -37,7 +37,7 @@ fn write(before: &Batch, after: &Batch, path: &Path) -> String {
     let compared = compare(&for_file(before), &for_file(after)).unwrap();
     let title = RecordingTitle { title: "a.pb.gz → b.pb.gz".to_owned(), host: String::new() };
     let mut out = BufWriter::new(File::create(path).unwrap());
-    write_diff_html(compared, &title, 1_700_000_000_000, &mut out).unwrap();
+    write_diff_page(compared, &title, 1_700_000_000_000, &mut out).unwrap();
     format!("file://{}", path.display())
 }
 

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use jvmprof_daemon::event_type::EventType;
+use jvmprof_daemon::event_type::{EventType, PAUSE_BEGIN};
 use jvmprof_daemon::profile::model::{
     Batch, ExecutionMode, Frame, FrameKind, Line, Mapping, Sample, SampleLabel, SampleLabels, Series,
 };
+use jvmprof_daemon::profile::pprof::jvm_pauses::{PauseTime, frames};
 use jvmprof_daemon::types::{Avma, BuildId, FileOffset};
 
 const START: [(&str, FrameKind); 7] = [
@@ -271,6 +272,34 @@ pub(crate) fn busy_jvm(
         batch.series[0].samples.push(Sample { times, ..of_kind(sample, kind) });
     }
     batch
+}
+
+/// A window with pauses of that JVM, `(begin, to the safepoint, stopped, what for, cause)` in
+/// milliseconds since its start, and 40 more that are summed.
+pub(crate) fn pauses(
+    start: SystemTime,
+    duration: Duration,
+    pauses: &[(u64, u64, u64, &str, Option<&str>)],
+) -> Batch {
+    let since_epoch = start.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
+    let sample = |of: (&str, Option<&str>), time, begin_ms: Option<u64>, count, ms: u64| {
+        let (operation, cause) = (of.0.into(), of.1.map(Into::into));
+        let begin = begin_ms.map(|ms| SampleLabel {
+            name: PAUSE_BEGIN.name.into(),
+            value: (since_epoch + u128::from(ms) * 1_000_000).to_string().into(),
+        });
+        let labels = SampleLabels::new(begin.into_iter().collect::<Vec<_>>());
+        let of_events = Sample::of_events(frames(&operation, cause.as_ref(), time), count, ms * 1_000_000);
+        Sample { labels, ..of_events }
+    };
+    let mut samples = vec![sample(("Cleanup", None), PauseTime::Stopped, None, 40, 20)];
+    for &(begin, to_safepoint, stopped, operation, cause) in pauses {
+        samples.push(sample((operation, cause), PauseTime::Stopped, Some(begin), 1, stopped));
+        samples.push(sample((operation, cause), PauseTime::ToSafepoint, Some(begin), 0, to_safepoint));
+    }
+    let labels = [("node", "worker-1"), ("comm", "java"), ("pid", "4242"), ("runtime", "jvm")];
+    let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    Batch { event: EventType::Pause, start, duration, period: 1, series: vec![Series { labels, samples }] }
 }
 
 fn of_kind(sample: Sample, kind: &str) -> Sample {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
-use jvmprof_daemon::profile::record_html::{PauseLane, RecordingTitle, StackGroups, write_html};
+use jvmprof_daemon::profile::recording_page::{PauseLane, RecordingTitle, StackGroups, write_html};
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};

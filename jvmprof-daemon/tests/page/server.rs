@@ -45,7 +45,7 @@ pub(crate) fn push(store: &Store, batch: &Batch) {
         .map(|series| {
             let profile = pprof::for_push(batch, series);
             NewProfile {
-                labels: with_name(&series.labels, "process_cpu"),
+                labels: with_name(&series.labels, batch.event.descriptor().series),
                 start: batch.start.into(),
                 duration: batch.duration,
                 samples: pprof::total(&profile),

@@ -1,6 +1,8 @@
 //! Time that threads wait off the CPU: `wait_begin` at each switch of the scheduler, where the one
-//! thread's wait begins and the other's ends, and `wait_end` or `wait_end_probe` after it, where
-//! the thread that waited is the current one again. Only waits that are kept are walked.
+//! thread's wait begins and the other's ends. Only waits that are kept are walked, and for that the
+//! thread that waited must be the current one again, which it is once the switch is done. So
+//! `wait_begin` raises an interrupt, which is taken as soon as the switch enables interrupts, and
+//! `wait_end` runs there: a switch whose waits aren't kept runs no second program.
 
 use aya_ebpf::{
     EbpfContext,
@@ -9,9 +11,9 @@ use aya_ebpf::{
         bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_current_task_btf, bpf_get_prandom_u32,
         bpf_get_stack, bpf_ktime_get_ns, bpf_task_pt_regs,
     },
-    macros::{kprobe, map, raw_tracepoint},
-    maps::{Array, HashMap, PerCpuArray},
-    programs::{ProbeContext, RawTracePointContext},
+    macros::{map, raw_tracepoint},
+    maps::{Array, HashMap, PerCpuArray, PerfEventArray},
+    programs::RawTracePointContext,
 };
 use jvmprof_common::{
     abi::{Counter, Event, FLAG_KERNEL_MODE, FLAG_OFF_CPU, MAX_KERNEL_FRAMES, SAMPLE_WORDS, Stop},
@@ -27,9 +29,9 @@ use super::sample::{fill_header, find_process, start};
 use crate::{
     counters::count,
     emit, process_filter,
-    program_kind::{ProgramKind, WaitProbeContext},
+    program_kind::ProgramKind,
     scratch::{self, Scratch, ScratchSlot},
-    task::Task,
+    task::{Task, current_group_queue, current_run_delay},
     thread::blocker,
 };
 
@@ -45,9 +47,17 @@ static REPORTED_PARTS: HashMap<u32, ReportedPart> = HashMap::with_max_entries(1,
 /// What `wait_begin` leaves for the program after the switch.
 #[map]
 static KEPT_WAIT: PerCpuArray<KeptWait> = PerCpuArray::with_max_entries(1, 0);
+/// A perf event of each CPU. What is written to it is of no use but that the kernel then raises the
+/// interrupt in which it wakes the event's readers (`perf_output_wakeup`, kernel/events).
+#[map]
+static SWITCH_INTERRUPTS: PerfEventArray<u64> = PerfEventArray::new(0);
 
 /// Waits from which on a part may have been reported already: others need no search.
 const LEAST_REPORTED_NS: u64 = 100_000_000;
+
+/// Longest time from the decision to keep a wait to the interrupt after the switch. A later
+/// interrupt has another reason, and the thread is elsewhere.
+const MAX_SWITCH_NS: u64 = 10_000_000;
 
 /// A wait that has ended, and is kept.
 #[derive(Clone, Copy)]
@@ -55,6 +65,7 @@ struct KeptWait {
     /// The thread; 0: there is none.
     tid: u32,
     state: u32,
+    ended_ns: u64,
     waited_ns: u64,
     interval: u64,
     run_delay: u64,
@@ -73,8 +84,7 @@ struct KeptWait {
 fn wait_begin(ctx: RawTracePointContext) -> i32 {
     let thread = bpf_get_current_pid_tgid();
     let (tid, tgid) = (thread as u32, (thread >> 32) as u32);
-    let next = Task(ctx.arg::<u64>(2));
-    let next_tid = next.tid().unwrap_or(0);
+    let next_tid = Task(ctx.arg::<u64>(2)).tid().unwrap_or(0);
     let state = ctx.arg::<u64>(3) as u32 | if ctx.arg::<u64>(0) & 1 != 0 { PREEMPTED } else { 0 };
     // Thread 0 of each CPU is its idle loop.
     let left = if tid != 0 { FOLLOWED_THREADS.get_ptr_mut(tid) } else { None };
@@ -83,7 +93,9 @@ fn wait_begin(ctx: RawTracePointContext) -> i32 {
     let now = unsafe { bpf_ktime_get_ns() };
     if let Some(came) = came {
         // SAFETY: only the thread's own switches touch it, and this is one.
-        end_wait(next_tid, unsafe { &mut *came }, now);
+        if end_wait(next_tid, unsafe { &mut *came }, now) {
+            SWITCH_INTERRUPTS.output(&ctx, now, 0);
+        }
     }
     if tid == 0 {
         return 0;
@@ -97,22 +109,15 @@ fn wait_begin(ctx: RawTracePointContext) -> i32 {
         // SAFETY: as above.
         let left = unsafe { &mut *left };
         left.state = state;
-        left.run_delay = previous.run_delay();
+        left.run_delay = current_run_delay();
         left.monitor_owner = if is_runnable(state) { 0 } else { blocker::owner_for_current(tgid) };
-        (left.group_queue, left.throttled_ns) = if is_runnable(state) { throttled(previous) } else { (0, 0) };
+        (left.group_queue, left.throttled_ns) =
+            if is_runnable(state) { current_group_queue() } else { (0, 0) };
         left.since_ns = now;
     } else {
         follow(previous, tid, tgid, state, now);
     }
     0
-}
-
-/// Returns [`FollowedThread::group_queue`] and `throttled_ns` of a thread.
-#[inline(always)]
-fn throttled(task: Task) -> (u64, u64) {
-    let queue = task.group_queue();
-    let known = queue.and_then(|queue| Some((queue.0, queue.throttled_ns()?)));
-    known.unwrap_or((0, 0))
 }
 
 /// Begins to follow a thread.
@@ -147,22 +152,22 @@ fn totals<'a>() -> Option<&'a mut WaitTotals> {
     WAIT_TOTALS.get_ptr_mut(0).map(|totals| unsafe { &mut *totals })
 }
 
-/// Ends the wait of a thread that goes on now, and decides by chance if it is kept.
+/// Ends the wait of a thread that goes on now. Returns true if it is kept, which chance decides.
 #[inline(always)]
-fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) {
+fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) -> bool {
     let since = thread.since_ns;
     if since == 0 {
-        return;
+        return false;
     }
     thread.since_ns = 0;
     let mut waited = now.saturating_sub(since);
-    let (Some(totals), Some(settings)) = (totals(), OFF_CPU_SETTINGS.get(0)) else { return };
+    let (Some(totals), Some(settings)) = (totals(), OFF_CPU_SETTINGS.get(0)) else { return false };
     totals.waits += 1;
     totals.waited_ns += waited;
     if waited < settings.least_ns {
         totals.short_waits += 1;
         totals.short_ns += waited;
-        return;
+        return false;
     }
     let mut began = since;
     // SAFETY: the value is copied at once; the daemon replaces it as a whole.
@@ -177,65 +182,55 @@ fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) {
     thread.last_began_ns = began;
     // SAFETY: the helper has no preconditions.
     if exponential_distance(unsafe { bpf_get_prandom_u32() }, settings.interval) > waited {
-        return;
+        return false;
     }
-    if let Some(kept) = KEPT_WAIT.get_ptr_mut(0) {
-        // SAFETY: as above, this CPU's. One that is still there was left by a program that the
-        // kernel skipped.
-        if unsafe { (*kept).tid } != 0 {
-            totals.lost_waits += 1;
-        }
-        let wait = KeptWait {
-            tid,
-            state: thread.state,
-            waited_ns: waited,
-            interval: settings.interval,
-            run_delay: thread.run_delay,
-            start_ns: thread.start_ns,
-            monitor_owner: thread.monitor_owner,
-            // Of a part of a wait it isn't known.
-            group_queue: if began == since { thread.group_queue } else { 0 },
-            throttled_ns: thread.throttled_ns,
-        };
-        // SAFETY: as above, this CPU's.
-        unsafe { *kept = wait };
+    let Some(kept) = KEPT_WAIT.get_ptr_mut(0) else { return false };
+    // SAFETY: as above, this CPU's. One that is still there had no interrupt, as where the CPU's
+    // perf event isn't open yet.
+    if unsafe { (*kept).tid } != 0 {
+        totals.lost_waits += 1;
     }
+    let wait = KeptWait {
+        tid,
+        state: thread.state,
+        ended_ns: now,
+        waited_ns: waited,
+        interval: settings.interval,
+        run_delay: thread.run_delay,
+        start_ns: thread.start_ns,
+        monitor_owner: thread.monitor_owner,
+        // Of a part of a wait it isn't known.
+        group_queue: if began == since { thread.group_queue } else { 0 },
+        throttled_ns: thread.throttled_ns,
+    };
+    // SAFETY: as above, this CPU's.
+    unsafe { *kept = wait };
+    true
 }
 
-/// `sched_exit_tp(is_switch)`, since Linux 6.16: the switch is done.
-#[raw_tracepoint(tracepoint = "sched_exit_tp")]
+/// `irq_work_entry(vector)`: the interrupt that `wait_begin` raised, or one of another reason. The
+/// switch is done. Walks and emits the stack of the current thread, if a wait of it is kept.
+#[raw_tracepoint(tracepoint = "irq_work_entry")]
 fn wait_end(ctx: RawTracePointContext) -> i32 {
-    take_kept(&ctx);
-    0
-}
-
-/// `finish_task_switch(previous)`, which the next thread calls, where that tracepoint isn't.
-#[kprobe]
-fn wait_end_probe(ctx: ProbeContext) -> u32 {
-    take_kept(&WaitProbeContext(ctx));
-    0
-}
-
-/// Walks and emits the stack of the current thread, if a wait of it is kept.
-#[inline(always)]
-fn take_kept<C: ProgramKind>(ctx: &C) {
-    let Some(kept) = KEPT_WAIT.get_ptr_mut(0) else { return };
-    // SAFETY: as above.
-    let wait = unsafe { *kept };
-    if wait.tid == 0 {
-        return;
+    let Some(kept) = KEPT_WAIT.get_ptr_mut(0) else { return 0 };
+    // SAFETY: this CPU's, where no switch comes between: interrupts are off.
+    let wait = unsafe { &mut *kept };
+    if wait.tid != 0 {
+        let kept = *wait;
+        wait.tid = 0;
+        keep(&ctx, &kept);
     }
-    // SAFETY: as above.
-    unsafe { (*kept).tid = 0 };
-    keep(ctx, &wait);
+    0
 }
 
 #[inline(always)]
 fn keep<C: ProgramKind>(ctx: &C, wait: &KeptWait) {
     // SAFETY: no arguments; the helper returns the current task.
     let task = Task(unsafe { bpf_get_current_task() });
+    // SAFETY: helper without arguments.
+    let is_late = unsafe { bpf_ktime_get_ns() }.saturating_sub(wait.ended_ns) > MAX_SWITCH_NS;
     // A thread that never left has its id from one whose end wasn't seen.
-    if ctx.pid() != wait.tid || task.start() != Some(wait.start_ns) {
+    if is_late || ctx.pid() != wait.tid || task.start() != Some(wait.start_ns) {
         let _ = FOLLOWED_THREADS.remove(wait.tid);
         if let Some(totals) = totals() {
             totals.lost_waits += 1;

@@ -24,6 +24,7 @@ use crate::{
     scratch::{self, Scratch, ScratchSlot},
     tables,
     task::Task,
+    thread::blocker,
     user_memory,
 };
 
@@ -124,6 +125,7 @@ pub fn fill_header(scratch: &mut Scratch, ctx: &impl EbpfContext, task: Task, st
     header.tail_below = 0;
     header.far_words = 0;
     header.thread_pointer = 0;
+    header.held_monitor = 0;
 }
 
 #[inline(always)]
@@ -157,6 +159,7 @@ pub fn start<C: ProgramKind>(scratch: &mut Scratch, regs: &pt_regs, ctx: &C) {
         emit::finish::<C>(scratch, ctx.as_ptr(), Stop::Not64Bit as u64);
         return;
     }
+    scratch.header.held_monitor = blocker::held_by_current(scratch.header.pid, regs.rsp);
     let in_kernel = scratch.header.flags & FLAG_KERNEL_MODE != 0;
     let pc = if in_kernel && is_at_breakpoint(regs) { regs.rip - 1 } else { regs.rip };
     scratch.cursor = Cursor::interrupted(pc, regs.rsp, regs.rbp);

@@ -1,6 +1,6 @@
 //! The context of the request that the sampled thread works on, where its process publishes one.
 
-use aya_ebpf::{helpers::bpf_get_current_task, macros::map, maps::HashMap};
+use aya_ebpf::{macros::map, maps::HashMap};
 use jvmprof_common::{
     abi::{COPY_WORDS, Counter, Event, FLAG_THREAD_CONTEXT, SAMPLE_WORDS, Stop},
     address::Avma,
@@ -13,9 +13,9 @@ use jvmprof_common::{
 use crate::{
     counters::count,
     globals,
-    scratch::{self, ScratchSlot},
-    task::Task,
-    user_memory::{self, UserMemory},
+    scratch::{self, Scratch, ScratchSlot},
+    task::current_thread_pointer,
+    user_memory::{self, BUFFER_BYTES, BufferedUserMemory},
 };
 
 /// The daemon sets its size.
@@ -55,55 +55,71 @@ extern "C" fn append_record(slot: u64) -> u64 {
     let Some(scratch) = scratch::get(ScratchSlot::from_argument(slot)) else {
         return 0;
     };
-    // SAFETY: the entry is copied at once; the daemon replaces entries, it doesn't change them.
-    let Some(variable) = unsafe { THREAD_CONTEXT_VARIABLES.get(scratch.header.pid) }.copied() else {
-        return 0;
-    };
-    if variable.start_ticks != scratch.header.start_ns / NS_PER_TICK {
-        return 0;
-    }
-    let Some(record) = record_address(&variable) else {
+    let Some(variable) = variable(scratch) else {
         return 0;
     };
     let at = scratch.used as usize;
     if at > SAMPLE_WORDS - COPY_WORDS {
         return 0;
     }
-    // SAFETY: `at` leaves space for as many bytes.
-    let into = unsafe {
-        core::slice::from_raw_parts_mut(scratch.words.as_mut_ptr().add(at).cast::<u8>(), COPY_WORDS * 8)
+    // SAFETY: `at` leaves space for [`COPY_WORDS`], far more than is written.
+    let into = unsafe { scratch.words.as_mut_ptr().add(at).cast::<u8>() };
+    let memory = BufferedUserMemory { buffer: into };
+    let record = match thread_local(&memory, current_thread_pointer(), &variable) {
+        None | Some(0) => return 0,
+        Some(record) => Avma(record),
     };
-    if !user_memory::read(record, &mut into[..RECORD_HEADER_BYTES]) {
+    // A record need not reach to the next page, which may not be there.
+    let to_page_end = PAGE_BYTES - (record.0 as usize & (PAGE_BYTES - 1));
+    let first = bounded::<FIRST_BYTES>(to_page_end.clamp(RECORD_HEADER_BYTES, FIRST_BYTES));
+    if !user_memory::read(record, bytes_at(into, 0, first)) {
         return 1;
     }
-    if into[VALID_OFFSET] != 1 {
+    let header = bytes_at(into, 0, RECORD_HEADER_BYTES);
+    if header[VALID_OFFSET] != 1 {
         return 0;
     }
-    let size = u16::from_le_bytes([into[ATTRIBUTES_SIZE_OFFSET], into[ATTRIBUTES_SIZE_OFFSET + 1]]);
-    const MAX_ATTRIBUTES: usize = MAX_RECORD_BYTES - RECORD_HEADER_BYTES;
-    let mut bytes = if size as usize > MAX_ATTRIBUTES { MAX_ATTRIBUTES } else { size as usize };
+    let size = u16::from_le_bytes([header[ATTRIBUTES_SIZE_OFFSET], header[ATTRIBUTES_SIZE_OFFSET + 1]]);
+    let mut bytes = (RECORD_HEADER_BYTES + size as usize).min(MAX_RECORD_BYTES);
     let mut is_unreadable = 0;
-    if bytes != 0 {
-        let attributes = bounded::<{ MAX_ATTRIBUTES.next_power_of_two() }>(bytes);
-        let end = RECORD_HEADER_BYTES + attributes;
-        let into_attributes = &mut into[RECORD_HEADER_BYTES..end];
-        if !user_memory::read(record + RECORD_HEADER_BYTES as u64, into_attributes) {
-            bytes = 0;
+    if bytes > first {
+        let rest = bounded::<{ MAX_RECORD_BYTES.next_power_of_two() }>(bytes - first);
+        if !user_memory::read(record + first as u64, bytes_at(into, first, rest)) {
+            bytes = RECORD_HEADER_BYTES;
             is_unreadable = 1;
-            into[ATTRIBUTES_SIZE_OFFSET] = 0;
-            into[ATTRIBUTES_SIZE_OFFSET + 1] = 0;
+            header[ATTRIBUTES_SIZE_OFFSET] = 0;
+            header[ATTRIBUTES_SIZE_OFFSET + 1] = 0;
         }
     }
     scratch.header.flags |= FLAG_THREAD_CONTEXT;
-    scratch.used += (RECORD_HEADER_BYTES + bytes).div_ceil(8) as u64;
+    scratch.used += bytes.div_ceil(8) as u64;
     is_unreadable
 }
 
-/// Returns the address of this thread's record; `None` if it has none.
+/// Returns where the process has the variable, if it publishes contexts: from its entry, or by
+/// itself where that has been removed because the process's code has changed.
 #[inline(always)]
-fn record_address(variable: &ThreadLocalVariable) -> Option<Avma> {
-    // SAFETY: the helper has no preconditions.
-    let thread = Task(unsafe { bpf_get_current_task() }).thread_pointer()?;
-    let record = thread_local(&UserMemory, thread, variable)?;
-    (record != 0).then_some(Avma(record))
+fn variable(scratch: &Scratch) -> Option<ThreadLocalVariable> {
+    if scratch.is_published != 0 {
+        return scratch.process.context_variable();
+    }
+    // SAFETY: the entry is copied at once; the daemon replaces entries, it doesn't change them.
+    let variable = *unsafe { THREAD_CONTEXT_VARIABLES.get(scratch.header.pid) }?;
+    (variable.start_ticks == scratch.header.start_ns / NS_PER_TICK).then_some(variable)
+}
+
+/// Bytes of a record that are read at once, a power of two: those of most whole records, in the
+/// time that its header alone would take.
+const FIRST_BYTES: usize = 128;
+const PAGE_BYTES: usize = 4096;
+
+/// The header lies in what is read first; so do both in the space of [`COPY_WORDS`].
+const _: () = assert!(RECORD_HEADER_BYTES <= FIRST_BYTES && BUFFER_BYTES <= COPY_WORDS * 8);
+const _: () = assert!(FIRST_BYTES + MAX_RECORD_BYTES.next_power_of_two() <= COPY_WORDS * 8);
+
+/// A part of the words at the end of the sample.
+#[inline(always)]
+fn bytes_at<'a>(words: *mut u8, start: usize, bytes: usize) -> &'a mut [u8] {
+    // SAFETY: the assertions above.
+    unsafe { core::slice::from_raw_parts_mut(words.add(start), bytes) }
 }

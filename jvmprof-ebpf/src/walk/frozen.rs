@@ -2,7 +2,7 @@
 //! the program `frozen`.
 
 use aya_ebpf::{
-    macros::{kprobe, perf_event, raw_tracepoint, uprobe},
+    macros::{perf_event, raw_tracepoint, uprobe},
     programs::{PerfEventContext, ProbeContext, RawTracePointContext},
 };
 use jvmprof_common::{
@@ -19,7 +19,7 @@ use super::{WALKED, cache_lookup, target::frame_target};
 use crate::{
     counters::count,
     emit::{self, finish},
-    program_kind::{FROZEN, ProgramKind, UNWIND, WaitProbeContext},
+    program_kind::{FROZEN, ProgramKind, UNWIND},
     scratch::{self, Copies, Scratch, ScratchSlot},
 };
 
@@ -40,12 +40,6 @@ fn probe_frozen(ctx: ProbeContext) -> u32 {
 #[raw_tracepoint]
 fn wait_frozen(ctx: RawTracePointContext) -> i32 {
     run_frozen(&ctx);
-    0
-}
-
-#[kprobe]
-fn wait_probe_frozen(ctx: ProbeContext) -> u32 {
-    run_frozen(&WaitProbeContext(ctx));
     0
 }
 
@@ -102,10 +96,12 @@ extern "C" fn walk_frozen(slot: u64) -> u64 {
 fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
     let jvm = cache_lookup::jvm(scratch).ok_or(Stop::Frozen)?;
     let mut cursor = scratch.cursor;
-    let mut target = frame_target!(scratch, copies, None, jvm.code_start);
+    // The barrier itself runs.
+    let registers = if scratch.frames == 1 { Some(&scratch.header.registers) } else { None };
+    let mut target = frame_target!(scratch, copies, registers, jvm.code_start);
     let next = if scratch.frozen.entry == StackAddress(0) {
         let chunk = frozen_frames::enter(&cursor, &mut target, jvm, &mut scratch.frozen)?;
-        // The barrier itself runs: its frame is one.
+        // Its frame is one.
         scratch.frozen.at_barrier = u64::from(!cursor.exact);
         scratch.before_frozen = [scratch.frames - 1, scratch.used - STUB_WORDS];
         chunk
@@ -117,7 +113,9 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
         let [first, second, _] = scratch.frame.words;
         if scratch.frozen.at_barrier != 0 {
             let found = find_on_stack(scratch.slot.to_argument(), first, second);
-            if found != 0 {
+            // The stub that has just thawed frames freezes none: they are of a method that calls
+            // itself.
+            if found != 0 && jvm.thaw_stub(interrupted_pc(scratch)).is_none() {
                 let yields = yielding_pc(scratch, found - 1).ok_or(Stop::Frozen)?;
                 let mut target = frame_target!(scratch, copies, None, jvm.code_start);
                 if !target.is_yielding(yields) {
@@ -161,6 +159,13 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
 const STUB_WORDS: u64 = 2;
 /// Words of a compiled frame.
 const COMPILED_WORDS: u64 = 2;
+
+/// Returns the pc of the youngest user frame.
+#[inline(always)]
+fn interrupted_pc(scratch: &mut Scratch) -> Avma {
+    let at = scratch.barrier_var.opaque(scratch.header.head_words.into()) as usize;
+    Avma(FrameWord(scratch.words[at & (SAMPLE_WORDS - 1)]).address())
+}
 
 /// Returns the pc of the compiled frame before this word of the sample.
 #[inline(always)]

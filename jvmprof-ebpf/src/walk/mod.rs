@@ -14,7 +14,7 @@ mod target;
 pub mod unwind_cache;
 
 use aya_ebpf::{
-    macros::{kprobe, perf_event, raw_tracepoint, uprobe},
+    macros::{perf_event, raw_tracepoint, uprobe},
     programs::{PerfEventContext, ProbeContext, RawTracePointContext},
 };
 use jvmprof_common::{
@@ -28,7 +28,7 @@ use jvmprof_common::{
 use crate::{
     counters::count,
     emit::{self, finish},
-    program_kind::{FROZEN, ProgramKind, UNWIND, WaitProbeContext},
+    program_kind::{FROZEN, ProgramKind, UNWIND},
     scratch::{self, Copies, Scratch, ScratchSlot},
     tables, user_memory,
 };
@@ -56,12 +56,6 @@ fn wait_leaf(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-#[kprobe]
-fn wait_probe_leaf(ctx: ProbeContext) -> u32 {
-    run_leaf(&WaitProbeContext(ctx));
-    0
-}
-
 #[perf_event]
 fn unwind(ctx: PerfEventContext) -> u32 {
     run_unwind(&ctx);
@@ -77,12 +71,6 @@ fn probe_unwind(ctx: ProbeContext) -> u32 {
 #[raw_tracepoint]
 fn wait_unwind(ctx: RawTracePointContext) -> i32 {
     run_unwind(&ctx);
-    0
-}
-
-#[kprobe]
-fn wait_probe_unwind(ctx: ProbeContext) -> u32 {
-    run_unwind(&WaitProbeContext(ctx));
     0
 }
 

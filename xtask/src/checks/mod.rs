@@ -4,6 +4,7 @@ mod documents;
 mod import_graph;
 mod rust_source;
 mod structure;
+mod systemd_units;
 mod width;
 
 use std::fs;

@@ -1,6 +1,6 @@
 //! `cargo xtask package`: what is shipped. It builds one static program, its Debian and RPM
 //! packages, an archive of it with a checksum, and the root of the image; `--check` installs,
-//! upgrades and removes the RPM in a root of its own, and the Debian package on a booted Debian.
+//! upgrades and removes the RPM in a root of its own, and both packages on a booted Debian.
 
 mod archive;
 pub(crate) mod kubernetes_manifests;
@@ -35,7 +35,7 @@ pub(crate) struct PackageArgs {
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
     /// Install, upgrade and remove the RPM in a root of its own, and boot a Debian under qemu to
-    /// install, start, upgrade, remove and purge the Debian package there (as root)
+    /// install, start, upgrade, remove and purge both packages there (as root)
     #[arg(long)]
     check: bool,
 }
@@ -56,7 +56,7 @@ pub(crate) fn main(args: &PackageArgs) -> anyhow::Result<()> {
     if args.check {
         let next = self::deb(&folder, &args.profile, 2)?;
         rpm_scripts::check(&folder, &rpm)?;
-        machine::check(&folder, &deb, &next)?;
+        machine::check(&folder, &deb, &next, &rpm)?;
     }
     Ok(())
 }
@@ -94,7 +94,10 @@ fn build(profile: &str) -> anyhow::Result<()> {
 fn generate(program: &Path) -> anyhow::Result<()> {
     let folder = program.with_file_name("generated");
     files::remove_folder(&folder)?;
-    run(Command::new(program).arg("man-pages").arg(folder.join("man")))?;
+    let pages = folder.join("man");
+    run(Command::new(program).arg("man-pages").arg(&pages))?;
+    // Both distributions want them packed. cargo-deb packs none that lies below the target folder.
+    run(Command::new("gzip").args(["--best", "--no-name", "--recursive"]).arg(&pages))?;
     for shell in ["bash", "zsh", "fish"] {
         let script = output(Command::new(program).args(["completions", shell]))?;
         let file = folder.join(shell);

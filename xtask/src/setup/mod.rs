@@ -2,9 +2,9 @@
 
 pub(crate) mod build;
 pub(crate) mod installed_jdks;
-pub(crate) mod otel_collector;
 pub(crate) mod packages;
 pub(crate) mod python;
+pub(crate) mod servers;
 pub(crate) mod test_packages;
 pub(crate) mod toolchain;
 pub(crate) mod tools;

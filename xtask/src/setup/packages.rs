@@ -59,6 +59,7 @@ pub(crate) const FOR_TESTS: &[Need] = &[
     },
     need("mono-mcs", "mcs", "compiles the C# that is profiled in .NET"),
     need("procps", "ps", "looks at what a test left running"),
+    need("systemd", "systemd-analyze", "says whether systemd understands the units"),
 ];
 
 /// Packages for `cargo xtask kernels`.

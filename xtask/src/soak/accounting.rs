@@ -104,9 +104,7 @@ impl EventAccount {
 
     fn print(&self, runs: usize) {
         let Self { event, taken, stored, delivered_late, lost_before, unrecorded, .. } = self;
-        println!(
-            "\n{taken:>9} samples of {event} were taken by the kernel program, in {runs} runs of the daemon"
-        );
+        println!("\n{taken:>9} samples of {event} were taken, in {runs} runs of the daemon");
         let StoredSamples { samples, profiles, .. } = stored;
         println!(
             "{samples:>9} are in the backend, in {profiles} profiles; {delivered_late} of them came out of the spool"

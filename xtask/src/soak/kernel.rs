@@ -44,7 +44,8 @@ impl KernelCounts {
             let index = event.first_counter() as usize + Counter::Taken as usize;
             of_cpus.iter().map(|counters| counters[index]).sum::<u64>()
         };
-        Ok(EVENTS.iter().map(|event| (event.name, of_event(event.kernel))).collect())
+        let of_kernel = EVENTS.iter().filter_map(|event| Some((event.name, of_event(event.kernel?))));
+        Ok(of_kernel.collect())
     }
 }
 

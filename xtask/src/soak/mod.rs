@@ -246,7 +246,7 @@ impl Scene {
         daemon.args(["daemon", "--remote-store-insecure", "--remote-store-address"]);
         daemon.arg(self.address.to_string()).args(["--push-interval", self.push_interval]);
         daemon
-            .args(["--alloc-enabled", "--offcpu-enabled"])
+            .args(["--alloc-enabled", "--lock-enabled", "--pauses"])
             .arg("--spool-directory")
             .arg(&self.disk.0)
             .arg("--config")

@@ -64,6 +64,13 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
         // The intrinsics of method handles, where they have a frame of their own.
         | ("java/lang/invoke/MethodHandle" | "java/lang/invoke/VarHandle", _) => true,
         ("java/lang/StackStreamFactory$AbstractStackWalker", "callStackWalk") => to.name == "doStackWalk",
+        // The list of commands, as JMX asks for it, has the help of JFR's, which is written in Java
+        // (openjdk src/hotspot/share/jfr/dcmd/jfrDcmds.cpp, `JfrDCmd::print_help`).
+        ("com/sun/management/internal/DiagnosticCommandImpl", "executeDiagnosticCommand") => {
+            to.class.starts_with("jdk/jfr/internal/dcmd/")
+        }
+        // openjdk src/hotspot/share/services/memoryPool.cpp, `get_memory_pool_instance`.
+        ("sun/management/MemoryImpl", "getMemoryPools0") => to.name == "createMemoryPool",
         ("jdk/internal/vm/Continuation", "enterSpecial") => {
             to.class == "jdk/internal/vm/Continuation" && to.name == "enter"
         }
@@ -119,6 +126,9 @@ pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
                 // An agent's jar is added to the class path before anything else.
                 ("jdk/internal/loader/ClassLoaders$AppClassLoader", "appendToClassPathForInstrumentation"),
                 ("sun/misc/Launcher$AppClassLoader", "appendToClassPathForInstrumentation"),
+                // By the notification thread (openjdk services/gcNotifier.cpp).
+                ("com/sun/management/internal/GarbageCollectorExtImpl", "createGCNotification"),
+                ("sun/management/GarbageCollectorImpl", "createGCNotification"),
                 ("sun/misc/Signal", "dispatch"),
                 ("jdk/internal/misc/Signal", "dispatch"),
                 // A virtual thread's own first frame; what carries it lies below.

@@ -13,6 +13,9 @@ use super::stack_check::{Checker, StackError, Wrong};
 /// Maximum number of examples of each kind in a report.
 const EXAMPLES: usize = 5;
 
+/// Beginning of the names of errors, among the kinds of examples and the shares.
+const WRONG: &str = "wrong";
+
 /// Number of frames shown around a wrong one.
 const AROUND: usize = 3;
 
@@ -77,14 +80,38 @@ pub(super) struct MatrixCell {
 }
 
 impl MatrixCell {
-    /// Returns whether anything is wrong. What is missing isn't wrong, but shown.
-    pub(super) fn is_wrong(&self) -> bool {
-        self.wrong_stacks + self.wrong_shares > 0 || self.has_too_few_java_samples() || self.error.is_some()
+    /// Returns the JDK, the mode and the program.
+    pub(super) fn name(&self) -> String {
+        format!("JDK {} {} {}", self.jdk, self.mode, self.program)
     }
 
-    /// Returns whether the samples are too few for the rest to mean anything.
-    pub(super) fn has_too_few_java_samples(&self) -> bool {
-        self.java < self.least
+    /// Returns what is wrong, with examples, or `None`. What is missing isn't wrong, but shown.
+    pub(super) fn error_text(&self) -> Option<String> {
+        let mut errors: Vec<String> = self.error.iter().cloned().collect();
+        errors.extend(self.too_few_java_samples());
+        if self.wrong_stacks > 0 {
+            errors.push(format!("{} of {} samples have a wrong stack", self.wrong_stacks, self.samples));
+            for (kind, examples) in self.examples.iter().filter(|(kind, _)| kind.starts_with(WRONG)) {
+                errors.extend(examples.iter().map(|example| format!("{kind}\n{example}")));
+            }
+        }
+        errors.extend(self.shares.iter().filter(|share| share.starts_with(WRONG)).cloned());
+        if errors.is_empty() {
+            return None;
+        }
+        Some(format!("{}: {}", self.name(), errors.join("\n").replace('\n', "\n  ")))
+    }
+
+    /// Returns whether more samples may end all that is wrong. A wrong stack stays one.
+    pub(super) fn has_too_few_samples(&self) -> bool {
+        let is_short = self.too_few_java_samples().is_some() || self.wrong_shares > 0;
+        is_short && self.wrong_stacks == 0 && self.error.is_none()
+    }
+
+    /// Returns the error of samples that are too few for the rest to mean anything.
+    pub(super) fn too_few_java_samples(&self) -> Option<String> {
+        let text = || format!("too few: {} samples with Java frames of at least {}", self.java, self.least);
+        (self.java < self.least).then(text)
     }
 
     /// Checks the cell's profile.
@@ -112,7 +139,7 @@ impl MatrixCell {
             self.wrong_shares += u64::from(is_wrong);
             self.shares.push(format!(
                 "{}{} {:.3}, expected {:.3} ({} samples)",
-                if is_wrong { "wrong: " } else { "" },
+                if is_wrong { format!("{WRONG}: ") } else { String::new() },
                 share.what,
                 share.seen,
                 share.expected,
@@ -230,6 +257,22 @@ fn excerpt(stack: &Stack, from: usize, to: usize) -> String {
 mod tests {
     use super::super::test_stacks::{java, stack};
     use super::*;
+
+    #[test]
+    fn an_error_names_the_cell_and_what_is_wrong() {
+        let cell =
+            MatrixCell { jdk: 17, mode: "int".to_owned(), program: "Known".to_owned(), ..Default::default() };
+        assert_eq!(cell.error_text(), None);
+        let kinds = ["truncated", "wrong edge"];
+        let examples = kinds.map(|kind| (kind.to_owned(), vec!["#0 a\n#1 b".to_owned()])).into();
+        let shares = ["wrong: spin 0.8", "twice 0.25"].map(str::to_owned).into();
+        let cell = MatrixCell { least: 5, java: 3, samples: 4, wrong_stacks: 1, examples, shares, ..cell };
+        let expected = "JDK 17 int Known: too few: 3 samples with Java frames of at least 5\n  \
+                        1 of 4 samples have a wrong stack\n  wrong edge\n  #0 a\n  #1 b\n  wrong: spin 0.8";
+        assert_eq!(cell.error_text().as_deref(), Some(expected));
+        assert!(!cell.has_too_few_samples(), "a wrong stack doesn't go away");
+        assert!(MatrixCell { wrong_stacks: 0, ..cell }.has_too_few_samples());
+    }
 
     #[test]
     fn examples_are_short() {

@@ -43,6 +43,10 @@ use crate::setup::build;
 /// machine, but a recording of nothing must not pass.
 const LEAST: f64 = 0.15;
 
+/// Factor by which programs run longer that were sampled too rarely, or whose shares of time are
+/// wrong: other work delays the second compiler, and without its code a share is another one.
+const LONGER: f64 = 3.0;
+
 /// Length of the run that writes an archive: enough for the second compiler.
 const TRAINING_SECONDS: f64 = 3.0;
 
@@ -154,10 +158,11 @@ pub(crate) fn smoke(
         zoo.visit(&jdk, &plan, Recorder { allocations: true, ..recorder }, 3.0, &mut cells)?;
     }
     summary::print(&cells);
-    match cells.iter().filter(|cell| cell.is_wrong()).count() {
-        0 => Ok(()),
-        wrong => bail!("{wrong} of {} recordings have wrong stacks", cells.len()),
+    let wrong: Vec<String> = cells.iter().filter_map(MatrixCell::error_text).collect();
+    if !wrong.is_empty() {
+        bail!("{} of {} recordings failed:\n{}", wrong.len(), cells.len(), wrong.join("\n"));
     }
+    Ok(())
 }
 
 fn finish(cells: &[MatrixCell], json: bool) -> ExitCode {
@@ -171,7 +176,18 @@ fn finish(cells: &[MatrixCell], json: bool) -> ExitCode {
     } else {
         summary::print(cells);
     }
-    if cells.iter().any(MatrixCell::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if cells.iter().any(|cell| cell.error_text().is_some()) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Programs that run in a mode of a JDK, how they are recorded, and who checks their stacks.
+#[derive(Clone, Copy, Debug)]
+struct Run<'a> {
+    jdk: &'a Jdk,
+    mode: &'a Mode,
+    flags: &'a [&'a str],
+    programs: &'a str,
+    recorder: Recorder<'a>,
+    checker: &'a Checker,
 }
 
 /// Modes and programs to run on each JDK.
@@ -226,42 +242,53 @@ impl Zoo {
                 continue;
             };
             for programs in plan.programs.iter().filter(|programs| mode.allows(programs)) {
-                let mut cell = MatrixCell {
-                    jdk: jdk.feature,
-                    jdk_version: jdk.version.clone(),
-                    mode: mode.name.to_owned(),
-                    program: programs.clone(),
-                    least: match recorder.allocations {
-                        true => 1,
-                        false => (f64::from(recorder.frequency) * seconds * LEAST) as u64,
-                    },
-                    is_of_allocations: recorder.allocations,
-                    profile: folder.join(format!("{}-{}-{programs}.pb.gz", jdk.feature, mode.name)),
-                    ..MatrixCell::default()
-                };
-                let command = self.command(jdk, mode, flags, seconds, programs);
-                let done = command.and_then(|command| recorder.record(&command, &cell.profile));
-                let done = done.and_then(|losses| match losses {
-                    Some(losses) => {
-                        cell.losses = losses;
-                        cell.check(&checker, &self.expected.of(programs)).map(|()| true)
-                    }
-                    None => Ok(false),
-                });
-                match done {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        eprintln!("JDK {} can't run {programs}", jdk.feature);
-                        continue;
-                    }
-                    // The results of the others may still be useful.
-                    Err(error) => cell.error = Some(format!("{error:#}")),
+                let run = Run { jdk, mode, flags, programs, recorder, checker: &checker };
+                let recorded = |seconds| self.record(run, seconds, &folder);
+                let mut cell = recorded(seconds);
+                if cell.as_ref().is_some_and(MatrixCell::has_too_few_samples) {
+                    cell = recorded(seconds * LONGER);
                 }
+                let Some(cell) = cell else {
+                    eprintln!("JDK {} can't run {programs}", jdk.feature);
+                    continue;
+                };
                 eprintln!("{}", summary::row(&cell));
                 cells.push(cell);
             }
         }
         Ok(())
+    }
+
+    /// Records programs once and checks their stacks. Returns `None` if the JDK can't run them.
+    fn record(&self, run: Run<'_>, seconds: f64, folder: &Path) -> Option<MatrixCell> {
+        let Run { jdk, mode, flags, programs, recorder, checker } = run;
+        let mut cell = MatrixCell {
+            jdk: jdk.feature,
+            jdk_version: jdk.version.clone(),
+            mode: mode.name.to_owned(),
+            program: programs.to_owned(),
+            least: match recorder.allocations {
+                true => 1,
+                false => (f64::from(recorder.frequency) * seconds * LEAST) as u64,
+            },
+            is_of_allocations: recorder.allocations,
+            profile: folder.join(format!("{}-{}-{programs}.pb.gz", jdk.feature, mode.name)),
+            ..MatrixCell::default()
+        };
+        let command = self.command(jdk, mode, flags, seconds, programs);
+        let done = command.and_then(|command| recorder.record(&command, &cell.profile));
+        let done = done.and_then(|losses| {
+            let Some(losses) = losses else { return Ok(false) };
+            cell.losses = losses;
+            cell.check(checker, &self.expected.of(programs)).map(|()| true)
+        });
+        match done {
+            Ok(true) => {}
+            Ok(false) => return None,
+            // The results of the others may still be useful.
+            Err(error) => cell.error = Some(format!("{error:#}")),
+        }
+        Some(cell)
     }
 
     /// Returns the command that runs programs in a mode. Writes the mode's archive first.

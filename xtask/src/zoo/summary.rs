@@ -9,11 +9,11 @@ pub(super) fn print(cells: &[MatrixCell]) {
         println!("{}", row(cell));
     }
     for cell in cells {
-        let place = format!("JDK {} {} {}", cell.jdk, cell.mode, cell.program);
+        let place = cell.name();
         if let Some(error) = &cell.error {
             println!("{place}: failed: {error}");
-        } else if cell.has_too_few_java_samples() {
-            println!("{place}: too few: {} samples with Java frames of at least {}", cell.java, cell.least);
+        } else if let Some(error) = cell.too_few_java_samples() {
+            println!("{place}: {error}");
         }
         for (what, counts) in
             [("truncated", &cell.truncated), ("unnamed", &cell.unnamed), ("lost", &cell.losses)]

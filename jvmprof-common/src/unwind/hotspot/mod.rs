@@ -37,7 +37,7 @@ use compiled::frame_layout::FrameLayout;
 use compiled::instructions::LoadedCode;
 use compiled::{barrier_spills, epilogue, layout_at_pc, prologue, string_indexof};
 use continuation::stack_chunk::{self, ChunkBounds};
-use continuation::{coloured_pointers, return_barrier, thawing, yielding};
+use continuation::{coloured_pointers, thaw_stubs, thawing, yielding};
 
 /// The methods that call the subprograms: they run the function itself, unless the target has
 /// another way to.
@@ -242,7 +242,7 @@ fn step_stub(
     let name = pointer(target, jvm.layout.blob_name);
     frame.set(FrameWord::stub(cursor.pc.0, cursor.exact), name, 0, 2);
     if at.0 + 1 >= jvm.return_barrier_start && at.0 < jvm.return_barrier_end {
-        return if cursor.exact { return_barrier::step_thawed(cursor, target) } else { Err(Stop::Frozen) };
+        return if cursor.exact { thaw_stubs::step_thawed(cursor, target, jvm) } else { Err(Stop::Frozen) };
     }
     if let Some(row) = target.stub_row(jvm.table, at) {
         frame.cached = CachedFrame { kind: CachedFrame::STUB, blob, word: name, ..CachedFrame::default() };

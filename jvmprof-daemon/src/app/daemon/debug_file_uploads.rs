@@ -9,7 +9,7 @@ use super::backends::parca_options;
 use crate::app::args::{RemoteStoreArgs, SymbolizeArg, UploadArgs};
 use crate::app::errors::UsageError;
 use crate::export::parca::debuginfo_upload::{UploadCounts, UploadOptions, Uploader};
-use crate::native::upload::queue::UploadQueue;
+use crate::native::debug_files_to_upload::queue::UploadQueue;
 use crate::symbolize::{NativeOptions, Symbolize};
 
 /// The uploader in the background, if there is one.

@@ -30,12 +30,13 @@ use crate::own_process::cpu_time;
 use crate::pipeline::off_cpu::OffCpuOptions;
 use crate::pipeline::{Flushed, Pipeline};
 use crate::profile::model::Batch;
-use crate::profile::record_html::StackGroups;
+use crate::profile::recording_page::StackGroups;
 use output_files::{OutputFile, SummaryFile};
 use recording_title::recording_title;
 use summary::RecordingSummary;
 use summary::java_frames::ShownBatches;
-use summary::pauses::JvmPauseSummary;
+use summary::jvm_time::JvmTime;
+use summary::pauses::{JvmPauseSummary, jvm_names};
 use summary::threads::{THREAD_LABELS, ThreadShare, with_thread_frames};
 use target_end::{end_command, have_ended};
 use virtual_threads::VirtualThreadCounts;
@@ -109,8 +110,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             *least = LEAST_CONTENTION_NS;
         }
     }
-    if !sampled.contains(&EventType::Cpu) {
-        // JVMs are found by what runs.
+    if !sampled.contains(&EventType::Cpu) && !recorded.contains(&EventType::Lock) {
+        // JVMs are found by what runs. Of locks the samples say, too, where those are that have
+        // them.
         pipeline_options.sampler.frequency = FINDING_FREQUENCY;
     }
     let mut pipeline = match Pipeline::start(&pipeline_options) {
@@ -181,6 +183,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     }
     native_options::wait_for_debug_files(&native, &mut pipeline).await;
     let (pauses, began_ns) = (pipeline.take_pauses(), pipeline.window_began_ns());
+    let stops = pipeline.take_stops();
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
     let batches = recorded_batches(&recorded, &sampled, flushed, spans.as_ref());
@@ -206,6 +209,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let mut summary = RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu);
     summary.virtual_threads = virtual_threads;
     summary.pauses = pauses;
+    JvmTime::add_stops(&mut summary.jvms, &stops, &jvm_names(&batches));
     summary.threads = args.threads.then(|| ThreadShare::of_batch(&batches[0]));
     let text = serde_json::to_string(&summary)? + "\n";
     if let Some(json) = json {

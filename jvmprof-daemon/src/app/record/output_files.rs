@@ -11,8 +11,8 @@ use tempfile::NamedTempFile;
 use crate::app::errors::UsageError;
 use crate::event_type::EventType;
 use crate::profile::model::Batch;
-use crate::profile::record_html::{PauseLane, RecordingTitle, StackGroups};
-use crate::profile::{flamegraph_svg, folded_stacks, pprof, record_html};
+use crate::profile::recording_page::{PauseLane, RecordingTitle, StackGroups};
+use crate::profile::{flamegraph_svg, folded_stacks, pprof, recording_page};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
@@ -113,7 +113,7 @@ impl OutputFile {
             Format::Svg => {
                 flamegraph_svg::write(batch, &title.to_string(), &mut out).map_err(std::io::Error::other)
             }
-            Format::Html => record_html::write_html(batches, pauses, groups, title, &mut out)
+            Format::Html => recording_page::write_html(batches, pauses, groups, title, &mut out)
                 .map_err(std::io::Error::other),
         }
         .and_then(|()| out.flush())

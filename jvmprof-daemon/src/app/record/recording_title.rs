@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use crate::app::pipeline_options::node_name;
-use crate::profile::model::{Batch, LabelSet};
-use crate::profile::record_html::RecordingTitle;
+use crate::profile::model::{Batch, LabelSet, label_names};
+use crate::profile::recording_page::RecordingTitle;
 
 /// Processes that a title names; of more it says how many.
 const NAMED: usize = 5;
@@ -36,7 +36,7 @@ fn process_name(pid: u32, batches: &[Batch]) -> String {
     let values = |name: &str| -> BTreeSet<&str> {
         labels.iter().filter_map(|labels| labels.get(name)).map(String::as_str).collect()
     };
-    let names = [values("jvm_main_class"), values("comm")];
+    let names = [values(label_names::MAIN_CLASS), values("comm")];
     match names.iter().find_map(|names| names.first()) {
         Some(name) => format!("{name} ({pid})"),
         None => format!("process {pid}"),

@@ -11,9 +11,10 @@ use std::time::Duration;
 use jvmprof_common::unwind_tables::NS_PER_TICK;
 use nix::time::{ClockId, clock_gettime};
 
-use super::summary::threads::{PID, THREAD_ID, THREAD_NAME};
+use super::summary::threads::PID;
 use crate::event_type::EventType;
 use crate::pipeline::off_cpu::WAIT_LABEL;
+use crate::profile::model::label_names::{THREAD_ID, THREAD_NAME};
 use crate::profile::model::{
     Batch, Frame, FrameKind, LabelSet, Line, Sample, SampleLabel, SampleLabels, Series,
 };

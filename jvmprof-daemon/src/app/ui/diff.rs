@@ -13,9 +13,9 @@ use crate::app::stdout::print_report;
 use crate::profile::comparison::{
     ChangedFunction, Comparison, Normalisation, SIGNIFICANT_Z, changed_functions,
 };
-use crate::profile::diff_html::{ComparedType, compare, write_diff_html};
+use crate::profile::diff_page::{ComparedType, compare, write_diff_page};
 use crate::profile::pprof::decode::{DecodeLimits, decode};
-use crate::profile::record_html::RecordingTitle;
+use crate::profile::recording_page::RecordingTitle;
 use crate::proto::pprof::Profile;
 
 /// Runs the subcommand.
@@ -39,7 +39,7 @@ pub(in crate::app) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     let start_ms = u64::try_from(after.time_nanos / 1_000_000).unwrap_or(0);
     let attempt = || format!("cannot write {}", output.display());
     let mut out = BufWriter::new(File::create(output).with_context(attempt)?);
-    write_diff_html(compared, &title, start_ms, &mut out).with_context(attempt)?;
+    write_diff_page(compared, &title, start_ms, &mut out).with_context(attempt)?;
     out.flush().with_context(attempt)?;
     eprintln!("wrote {}", output.display());
     Ok(())

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -21,6 +22,10 @@ use super::page_server::HEALTH_PATH;
 
 /// Bytes of a token at least: shorter ones can be tried one by one.
 const MIN_BYTES: usize = 16;
+
+/// Bytes of a refused request's body that are read, and how long they are waited for.
+const MAX_DISCARDED_BYTES: usize = 64 << 10;
+const MAX_DISCARDED_TIME: Duration = Duration::from_secs(1);
 
 /// A token that can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +130,9 @@ pub(super) async fn require(State(token): State<Arc<AccessToken>>, request: Requ
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
         return Status::unauthenticated("the bearer token is missing or wrong").into_http();
     }
+    // A client that still sends its body would see a reset stream and not the answer.
+    let body = axum::body::to_bytes(request.into_body(), MAX_DISCARDED_BYTES);
+    let _ = tokio::time::timeout(MAX_DISCARDED_TIME, body).await;
     let text = "the token is missing or wrong: send it as a bearer token or as the password\n";
     let mut response = (StatusCode::UNAUTHORIZED, text).into_response();
     let challenge = HeaderValue::from_static("Basic realm=\"jvmprof collector\", charset=\"UTF-8\"");
@@ -134,9 +142,17 @@ pub(super) async fn require(State(token): State<Arc<AccessToken>>, request: Requ
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::middleware;
+    use axum::routing::post;
+    use tokio_stream::StreamExt as _;
+    use tower::ServiceExt as _;
+
     use super::*;
 
     const TOKEN: &str = "correct-horse-battery";
+    const PIECE: &str = "sixteen bytes...";
 
     fn token(text: &str) -> (tempfile::NamedTempFile, Result<AccessToken, AccessTokenError>) {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -224,5 +240,25 @@ mod tests {
         token.reload().expect("a token");
         assert!(token.is(b"another-token-of-length") && !token.is(TOKEN.as_bytes()));
         assert!(!format!("{token:?}").contains("another"));
+    }
+
+    #[tokio::test]
+    async fn the_body_of_a_refused_request_is_read_before_the_answer_as_far_as_it_is_short() {
+        let (_file, token) = token(TOKEN);
+        let router = Router::new().route("/push", post(|| async { "taken" }));
+        let refusing = middleware::from_fn_with_state(Arc::new(token.expect("a token")), require);
+        let router = router.layer(refusing);
+        for (pieces, expected) in [(1, 1), (4, 4), (10_000, MAX_DISCARDED_BYTES / PIECE.len() + 1)] {
+            let read = Arc::new(AtomicU64::new(0));
+            let count = Arc::clone(&read);
+            let body = tokio_stream::iter(0..pieces).map(move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, io::Error>(PIECE)
+            });
+            let request = Request::post("/push").body(Body::from_stream(body)).expect("a request");
+            let response = router.clone().oneshot(request).await.expect("an answer");
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+            assert_eq!(read.load(Ordering::Relaxed), expected as u64, "{pieces} pieces");
+        }
     }
 }

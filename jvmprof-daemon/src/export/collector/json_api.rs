@@ -3,8 +3,9 @@
 //! `from`, `to`: milliseconds since 1970. `match`: `label=value` or `label!=value`, any number;
 //! values of one label are alternatives. `type`: `memory:alloc_space`, a series and its sample
 //! type; CPU time without it. `under`: the hash of a node's path, any number; only stacks through
-//! one of these nodes are in the answer. `base_from`, `base_to`, `base_match`: what a flame graph
-//! is compared with. Errors are `{"error": "..."}`.
+//! one of these nodes are in the answer. `under_group`: the groups that these nodes are in.
+//! `base_from`, `base_to`, `base_match`: what a flame graph is compared with. Errors are `{"error":
+//! "..."}`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use serde::Serialize;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, spawn_blocking};
 
-use super::profile_reader::{FlameGraph, ProfileReader, ReadError, ReadLimits};
+use super::profile_reader::{FlameGraph, PauseTimeline, ProfileReader, ReadError, ReadLimits};
 use super::sample_timeline::SampleTimeline;
 use super::selection::{Query, SelectionError, millis};
 use crate::export::store::Store;
@@ -165,6 +166,21 @@ pub(super) async fn timeline(
     RawQuery(query): RawQuery,
 ) -> Result<Json<SampleTimeline>, ApiError> {
     api.index(query, |store, query| SampleTimeline::of(&query, store)).await
+}
+
+/// The pauses of the chosen JVMs.
+pub(super) async fn pauses(
+    State(api): State<Api>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<PauseTimeline>, ApiError> {
+    let query = Query::parse(&query.unwrap_or_default())?;
+    let store = Arc::clone(&api.store);
+    // Mostly there are none: such an answer waits for no other.
+    let look = move || PauseTimeline::is_known(&query, &store).then_some(query);
+    Ok(Json(match spawn_blocking(look).await? {
+        Some(query) => api.read(move |reader| reader.pauses(&query)).await?,
+        None => PauseTimeline::default(),
+    }))
 }
 
 /// The tree of all chosen profiles.

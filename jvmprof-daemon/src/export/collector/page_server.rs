@@ -67,15 +67,22 @@ pub fn router(store: Arc<Store>, options: PageOptions) -> Router {
         .route("/assets/{name}", get(asset))
         .route("/api/labels", get(json_api::labels))
         .route("/api/timeline", get(json_api::timeline))
+        .route("/api/pauses", get(json_api::pauses))
         .route("/api/flamegraph", get(json_api::flamegraph))
         .layer(CompressionLayer::new());
-    Router::new()
+    let router = Router::new()
         .route(HEALTH_PATH, get(|| async { "ok\n" }))
         .route("/api/pprof", get(json_api::pprof))
         .merge(compressed)
-        .with_state(api)
+        .with_state(api);
+    protect(router, options.listen)
+}
+
+/// Keeps other sites in a browser away from these routes, too. `listen`: see [`PageOptions`].
+pub fn protect(router: Router, listen: SocketAddr) -> Router {
+    router
         .layer(middleware::map_response(add_security_headers))
-        .layer(middleware::from_fn_with_state(options.listen.ip(), check_host))
+        .layer(middleware::from_fn_with_state(listen.ip(), check_host))
 }
 
 async fn page(headers: HeaderMap) -> Response {

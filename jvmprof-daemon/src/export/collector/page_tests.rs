@@ -10,11 +10,13 @@ use tower::ServiceExt as _;
 
 use super::ReadLimits;
 use super::page_server::{PageOptions, router};
+use crate::event_type::{EventType, PAUSE_BEGIN};
 use crate::export::store::{NewProfile, Store, StoreOptions, UnixNanos, with_name};
 use crate::profile::call_tree::{NodeKind, PathHash};
-use crate::profile::model::FrameKind;
+use crate::profile::model::{Batch, FrameKind, Sample, SampleLabel, SampleLabels, Series};
 use crate::profile::pprof;
 use crate::profile::pprof::decode::{DecodeLimits, decode};
+use crate::profile::pprof::jvm_pauses::{PauseTime, frames};
 use crate::profile::testing::{batch, frame, series};
 
 /// When the first stored profile began, in milliseconds.
@@ -42,6 +44,7 @@ fn store(dir: &std::path::Path) -> Arc<Store> {
 
 struct PageClient {
     dir: tempfile::TempDir,
+    store: Arc<Store>,
     router: Router,
 }
 
@@ -53,8 +56,9 @@ impl PageClient {
     fn with(listen: &str, limits: ReadLimits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listen: SocketAddr = listen.parse().unwrap();
-        let router = router(store(dir.path()), PageOptions { listen, limits });
-        Self { dir, router }
+        let store = store(dir.path());
+        let router = router(Arc::clone(&store), PageOptions { listen, limits });
+        Self { dir, store, router }
     }
 
     async fn send(&self, request: Request<Body>) -> (StatusCode, HeaderMap, Vec<u8>) {
@@ -196,6 +200,13 @@ async fn the_stacks_through_a_node_are_returned_alone() {
     let under = format!("&under={}", PathHash::ROOT.child(main));
     let under = page.json(&format!("/api/flamegraph?{}", range(&under))).await;
     assert_eq!((&under["tree"]["total"], &under["profiles"]), (&json!(8), &json!(3)));
+    // Grouped, only the series of its group are read.
+    let group = PathHash::of_function(NodeKind::Label, "java", "", "");
+    let in_group = PathHash::ROOT.child(group).child(main);
+    let query = format!("&group=comm&under={in_group}&under_group=java");
+    let java = page.json(&format!("/api/flamegraph?{}", range("&group=comm&match=comm=java"))).await;
+    let in_group = page.json(&format!("/api/flamegraph?{}", range(&query))).await;
+    assert_eq!((&in_group["tree"]["total"], &in_group["profiles"]), (&json!(8), &java["profiles"]));
     let (status, error) = page.error(&format!("/api/flamegraph?{}", range("&under=main"))).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(error.contains("16 hexadecimal digits"), "{error}");
@@ -251,6 +262,63 @@ async fn every_answer_carries_the_policy_of_the_page() {
         assert_eq!(headers["x-content-type-options"], "nosniff", "{path}");
         assert!(!headers.contains_key("access-control-allow-origin"), "{path}");
     }
+}
+
+/// Stores pauses of `java` in the second of its profiles: one that began half a second before it.
+fn add_pauses(page: &PageClient) {
+    let java = [("comm", "java"), ("pid", "1")];
+    let begin =
+        SampleLabel { name: PAUSE_BEGIN.name.into(), value: format!("{}000000", START + 9_500).into() };
+    let sample = |time, count, value| Sample {
+        labels: SampleLabels::new([begin.clone()]),
+        ..Sample::of_events(frames(&"ThreadDump".into(), None, time), count, value)
+    };
+    let samples =
+        vec![sample(PauseTime::Stopped, 1, 1_000_000_000), sample(PauseTime::ToSafepoint, 0, 250_000_000)];
+    let of_jvm = Series { samples, ..series(&java, Vec::new()) };
+    let batch = Batch { event: EventType::Pause, period: 1, ..batch(vec![of_jvm]) };
+    let profile = NewProfile {
+        labels: with_name(&batch.series[0].labels, "jvm_pauses"),
+        start: UnixNanos((START + 10_000) * 1_000_000),
+        duration: Duration::from_secs(10),
+        samples: 1,
+        pprof: pprof::to_bytes(&pprof::for_push(&batch, &batch.series[0])).unwrap().into(),
+    };
+    page.store.append(&[profile]).unwrap();
+}
+
+#[tokio::test]
+async fn pauses_are_those_of_the_chosen_jvms_and_time_whatever_is_counted() {
+    let page = PageClient::new();
+    let of =
+        |from: i64, to: i64, rest: &str| format!("/api/pauses?from={}&to={}{rest}", START + from, START + to);
+    let none = json!({"jvms": [], "more_jvms": 0, "unreadable": 0});
+    assert_eq!(page.json(&of(0, 60_000, "")).await, none);
+    add_pauses(&page);
+    let mark = |begin_ms: f64| json!({"begin_ms": begin_ms, "to_safepoint_ms": 250.0, "stopped_ms": 1_000.0, "what": "ThreadDump"});
+    for rest in ["", "&match=comm=java", "&type=memory:alloc_space"] {
+        let all = page.json(&of(0, 60_000, rest)).await;
+        // Two profiles of CPU time, and that of pauses beside the second.
+        let expected = json!({
+            "jvm": "java (1)", "followed_from_ms": 0.0, "followed_ms": 20_000.0, "pauses": 1,
+            "stopped_ms": 1_000.0, "to_safepoint_ms": 250.0, "marks": [mark(9_500.0)],
+        });
+        assert_eq!(all["jvms"], json!([expected]), "{rest}");
+    }
+    // It is in the next profile, and reaches into both times.
+    let before = page.json(&of(0, 10_000, "")).await;
+    assert_eq!(
+        (&before["jvms"][0]["stopped_ms"], &before["jvms"][0]["to_safepoint_ms"]),
+        (&json!(250.0), &json!(250.0))
+    );
+    let after = page.json(&of(10_000, 20_000, "")).await;
+    assert_eq!(
+        (&after["jvms"][0]["stopped_ms"], &after["jvms"][0]["to_safepoint_ms"]),
+        (&json!(750.0), &json!(0.0))
+    );
+    assert_eq!(after["jvms"][0]["marks"], json!([mark(-500.0)]));
+    assert_eq!(page.json(&of(0, 60_000, "&match=comm=postgres")).await, none);
+    assert_eq!(page.json(&of(20_000, 60_000, "")).await["jvms"], json!([]));
 }
 
 #[tokio::test]

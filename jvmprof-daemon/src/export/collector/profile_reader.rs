@@ -1,10 +1,14 @@
 //! Reads many stored profiles for one answer, within limits of bytes and time, and no
 //! further than anybody waits for.
 
+mod counted;
+mod counting;
 mod decode_ahead;
+mod pause_timeline;
+mod plan;
 mod summed;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,20 +17,19 @@ use prost::Message as _;
 use serde::Serialize;
 
 use super::sample_timeline::ActivityTimeline;
-use super::selection::{Group, Query, Selection};
-use super::sums::stored_sum::StoredSum;
+use super::selection::{Group, Query};
 use crate::event_type::{EventType, ShownUnit};
-use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange};
-use crate::profile::call_tree::{CallTree, PAGE_NODES, PprofSeries, TreeBuilder};
+use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store};
+use crate::profile::call_tree::{CallTree, PAGE_NODES};
 use crate::profile::comparison::ComparedSide;
 use crate::profile::gzip;
-use crate::profile::model::LabelSet;
+use crate::profile::pprof::add_cpu_time;
 use crate::profile::pprof::merge::{MergeLimits, Merger};
-use crate::profile::pprof::{add_cpu_time, sampled_events};
 use crate::proto::pprof::Profile;
 
 use decode_ahead::for_each_profile;
-use summed::{divide, for_each_sum};
+pub(super) use pause_timeline::PauseTimeline;
+use plan::{Counting, SelectedProfiles};
 
 /// Limits of what one request may cost.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +40,20 @@ pub struct ReadLimits {
     pub time: Duration,
     /// Nodes of an answer's tree.
     pub nodes: usize,
+    /// Bytes of sums of which all stacks are counted. Of more sums the heaviest nodes are.
+    pub stack_bytes: u64,
 }
 
 impl Default for ReadLimits {
     fn default() -> Self {
-        Self { bytes: 256 << 20, profiles: 50_000, time: Duration::from_secs(30), nodes: PAGE_NODES }
+        Self {
+            bytes: 256 << 20,
+            profiles: 50_000,
+            time: Duration::from_secs(30),
+            nodes: PAGE_NODES,
+            // A second's work.
+            stack_bytes: 4 << 20,
+        }
     }
 }
 
@@ -78,31 +90,12 @@ pub(super) struct FlameGraph {
     /// Profiles that couldn't be read: the answer lacks their samples.
     pub(super) unreadable: usize,
     pub(super) series: usize,
+    /// Samples that a node may lack, at most: those of times in which it was among the lightest are
+    /// its callers' `[pruned]`.
+    pub(super) most_lacking: u64,
     /// When the samples were taken, by what JVMs spent them on; `None` where that isn't counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) activities: Option<ActivityTimeline>,
-}
-
-/// What is counted in one step: a profile, or the sum of several of one series.
-enum Taken<'a> {
-    One(&'a ProfileRef, &'a Profile),
-    Sum(&'a [&'a ProfileRef], &'a StoredSum),
-}
-
-impl Taken<'_> {
-    fn first(&self) -> &ProfileRef {
-        match self {
-            Self::One(reference, _) => reference,
-            Self::Sum(profiles, _) => profiles[0],
-        }
-    }
-
-    fn profile(&self) -> &Profile {
-        match self {
-            Self::One(_, profile) => profile,
-            Self::Sum(_, sum) => &sum.profile,
-        }
-    }
 }
 
 /// What is known of a selection's profiles that were read.
@@ -115,6 +108,7 @@ struct ReadSelection {
     unreadable: usize,
     series: usize,
     activities: ActivityTimeline,
+    most_lacking: u64,
 }
 
 impl ReadSelection {
@@ -144,22 +138,24 @@ impl ProfileReader {
     /// # Errors
     /// See [`ReadError`].
     pub(super) fn flame_graph(&self, query: &Query) -> Result<FlameGraph, ReadError> {
-        let mut builder = TreeBuilder::under(query.under.clone());
-        let base = query.base.as_ref();
         let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
         let has_activities = unit == ShownUnit::Samples && self.is_cpu_time(query);
-        if has_activities {
-            builder.count_activities();
-        }
         let group = query.group.as_ref().filter(|by| self.has_several(query, by));
-        let base = base.map(|base| {
-            builder.count_base(true);
-            let read = self.add_selection(&mut builder, base, query, group);
-            builder.count_base(false);
-            read
+        let counting = Counting { reader: self, query, group, has_activities, begin: Instant::now() };
+        let selected = SelectedProfiles::new(&query.selection, &self.store);
+        let selected_base = query.base.as_ref().map(|base| SelectedProfiles::new(base, &self.store));
+        let mut plan = counting.plan(&selected);
+        let mut base_plan = selected_base.as_ref().map(|base| counting.plan(base));
+        let mut plans: Vec<_> = base_plan.iter_mut().chain([&mut plan]).collect();
+        let has_all_stacks = counting.decide(&mut plans)?;
+        let (mut builder, main) = counting.count(&plan, has_all_stacks, false)?;
+        let base = base_plan.map(|plan| {
+            let (of_base, read) = counting.count(&plan, has_all_stacks, true)?;
+            builder.compare();
+            builder.add_counts(of_base.into_counts(usize::MAX), None);
+            Ok::<_, ReadError>(read)
         });
         let base = base.transpose()?;
-        let main = self.add_selection(&mut builder, &query.selection, query, group)?;
         let tree = builder.finish(self.limits.nodes);
         let [base_total, total] = tree.totals();
         let sides = base.as_ref().map(|base| [base.side(base_total, unit), main.side(total, unit)]);
@@ -168,8 +164,9 @@ impl ProfileReader {
             unit,
             sides,
             profiles: main.profiles,
-            unreadable: main.unreadable + base.map_or(0, |base| base.unreadable),
+            unreadable: main.unreadable + base.as_ref().map_or(0, |base| base.unreadable),
             series: main.series,
+            most_lacking: main.most_lacking + base.as_ref().map_or(0, |base| base.most_lacking),
             activities: has_activities.then_some(main.activities),
             tree,
         })
@@ -188,56 +185,6 @@ impl ProfileReader {
         let cpu = EventType::Cpu.descriptor().series;
         let is_cpu = |info: &SeriesInfo| info.labels.get(NAME_LABEL).is_some_and(|name| name == cpu);
         query.selection.series(&self.store).iter().all(is_cpu)
-    }
-
-    /// Counts the profiles of a selection in the tree.
-    fn add_selection(
-        &self,
-        builder: &mut TreeBuilder,
-        selection: &Selection,
-        query: &Query,
-        group: Option<&Group>,
-    ) -> Result<ReadSelection, ReadError> {
-        let series = selection.series(&self.store);
-        let profiles = selection.profiles(&self.store);
-        let groups = group.map(|by| by.names(&series));
-        let labels: HashMap<&str, &LabelSet> =
-            series.iter().map(|series| (series.fingerprint.as_str(), &series.labels)).collect();
-        let sample_type = query.sample_type.as_deref();
-        let mut activities = ActivityTimeline::new(selection.range);
-        builder.take_activity_totals();
-        let (mut cpu_time, mut events) = (CpuTime::default(), 0_u64);
-        // What a filter of stacks leaves of each profile is known only from the profile.
-        let has_sums = query.under.is_empty() && sample_type.is_none_or(|name| name == "samples");
-        let range = has_sums.then_some(selection.range);
-        let mut take = |taken: Taken<'_>| {
-            let reference = taken.first();
-            let group = groups.as_ref().and_then(|groups| groups.get(&*reference.fingerprint));
-            let labels = labels.get(&*reference.fingerprint).copied();
-            let series = PprofSeries { group: group.map(|group| &**group), labels, sample_type };
-            builder.add_pprof(taken.profile(), &series).map_err(|error| error.to_string())?;
-            let totals = builder.take_activity_totals();
-            match &taken {
-                Taken::One(reference, profile) => {
-                    activities.add(reference, totals);
-                    cpu_time.add(reference.samples, profile.period);
-                    let of = sampled_events(profile, sample_type.unwrap_or("samples"));
-                    events = events.saturating_add(of);
-                }
-                Taken::Sum(profiles, sum) => {
-                    for (reference, part) in profiles.iter().zip(&sum.parts) {
-                        activities.add(reference, part.activities);
-                        cpu_time.add(part.samples, part.period);
-                    }
-                    events = events.saturating_add(sum.events);
-                }
-            }
-            Ok(())
-        };
-        let (read, unreadable) = self.each_or_sum(&profiles, range, &mut take)?;
-        let series = series.len();
-        let duration_ns = covered_time(&profiles);
-        Ok(ReadSelection { cpu_time, events, duration_ns, profiles: read, unreadable, series, activities })
     }
 
     /// # Errors
@@ -264,39 +211,6 @@ impl ProfileReader {
             });
         }
         Ok(MergedPprof { bytes: gzip::compress(&merger.finish().encode_to_vec())?, unreadable })
-    }
-
-    /// Hands every profile to `take`, in sums where there are any if a range is given, and says how
-    /// many it took and how many it or the store refused.
-    fn each_or_sum(
-        &self,
-        profiles: &[ProfileRef],
-        range: Option<TimeRange>,
-        take: &mut impl FnMut(Taken<'_>) -> Result<(), String>,
-    ) -> Result<(usize, usize), ReadError> {
-        let start = Instant::now();
-        let Some(range) = range else {
-            return self.each(profiles, start, |reference, profile| take(Taken::One(reference, &profile)));
-        };
-        let (summed, single) = divide(&self.store, profiles, range);
-        let mut single: Vec<ProfileRef> = single.into_iter().cloned().collect();
-        let bytes: u64 = summed.iter().map(|sum| sum.bytes).sum();
-        self.check_numbers(summed.len() + single.len(), bytes.saturating_add(bytes_of(&single)))?;
-        let mut read = 0;
-        for_each_sum(&self.store, &summed, |of, sum| {
-            self.check_progress(start, summed.len())?;
-            let taken = sum.is_some_and(|sum| take(Taken::Sum(&of.profiles, &sum)).is_ok());
-            if taken {
-                read += of.profiles.len();
-            } else {
-                single.extend(of.profiles.iter().map(|profile| (*profile).clone()));
-            }
-            Ok::<(), ReadError>(())
-        })?;
-        single.sort_by_key(|profile| (profile.start, profile.number()));
-        let (read_single, unreadable) =
-            self.each(&single, start, |reference, profile| take(Taken::One(reference, &profile)))?;
-        Ok((read + read_single, unreadable))
     }
 
     /// Hands every profile to `take`, and says how many it took and how many it or the store
@@ -348,8 +262,8 @@ impl ProfileReader {
     }
 }
 
-fn bytes_of(profiles: &[ProfileRef]) -> u64 {
-    profiles.iter().map(|profile| profile.bytes).sum()
+fn bytes_of<'a>(profiles: impl IntoIterator<Item = &'a ProfileRef>) -> u64 {
+    profiles.into_iter().map(|profile| profile.bytes).sum()
 }
 
 /// Returns the time in which at least one of the profiles, oldest first, was taken.
@@ -375,6 +289,11 @@ impl CpuTime {
     fn add(&mut self, samples: u64, period: i64) {
         self.samples = self.samples.saturating_add(samples);
         self.nanos += u128::from(samples) * u128::try_from(period).unwrap_or(0);
+    }
+
+    fn add_all(&mut self, other: &Self) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.nanos += other.nanos;
     }
 
     fn period_ns(&self) -> u64 {

@@ -124,7 +124,7 @@ async fn what_our_sink_pushes_as_to_pyroscope_is_stored_as_it_was_sampled() {
     let client = PyroscopeClient::new(PyroscopeOptions { max_age, ..PyroscopeOptions::new(http) }).unwrap();
     assert_eq!(client.probe().await, PushOutcome::Stored);
     for event in EventType::ALL {
-        for request in pyroscope::requests(&batch_of(event)).unwrap() {
+        for request in pyroscope::requests(&batch_of(event)).unwrap().requests {
             assert_eq!(client.send(&request).await, PushOutcome::Stored);
         }
     }

@@ -125,6 +125,14 @@ impl ActivityTimeline {
     }
 }
 
+impl ActivityTimeline {
+    /// Adds the samples of another one of the same range.
+    pub(super) fn add_all(&mut self, other: &Self) {
+        let others = other.samples.iter().flatten();
+        self.samples.iter_mut().flatten().zip(others).for_each(|(sum, samples)| *sum += samples);
+    }
+}
+
 struct Bars {
     /// Nanoseconds.
     step: f64,

@@ -1,6 +1,6 @@
 //! The query of a request of the page: a time range and conditions on labels.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use url::form_urlencoded;
@@ -8,7 +8,7 @@ use url::form_urlencoded;
 use crate::event_type::EventType;
 use crate::export::store::{Matcher, NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
 use crate::profile::call_tree::{InvalidPathHash, PathHash};
-use crate::profile::model::LabelSet;
+use crate::profile::model::{LabelSet, label_names};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
@@ -52,6 +52,8 @@ pub(super) struct Query {
     pub(super) base: Option<Selection>,
     /// Nodes of the tree to whose stacks the answer is limited; none: all stacks.
     pub(super) under: Vec<PathHash>,
+    /// Groups in which these nodes are, if that is known: no other series are read.
+    pub(super) under_groups: BTreeSet<String>,
 }
 
 /// What stacks are grouped by.
@@ -64,7 +66,7 @@ pub(super) enum Group {
 }
 
 /// Labels that say which program a series is of, the best first.
-const PROGRAM_LABELS: [&str; 3] = ["jvm_main_class", "comm", "executable"];
+const PROGRAM_LABELS: [&str; 3] = [label_names::MAIN_CLASS, "comm", "executable"];
 
 impl Group {
     /// Returns the group of each series by its fingerprint: the value of one label, or a text that
@@ -98,10 +100,11 @@ impl Query {
     /// Parses
     /// `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type&under=HASH`;
     /// values of one label are alternatives, those of `under` too, and other parameters mean
-    /// nothing. `base_from`, `base_to` and `base_match` select what that is compared with.
+    /// nothing. `under_group` names the groups that nodes of `under` are in. `base_from`, `base_to`
+    /// and `base_match` select what that is compared with.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
         let (mut main, mut base) = (SelectionParts::default(), SelectionParts::default());
-        let (mut group, mut under) = (None, Vec::new());
+        let (mut group, mut under, mut under_groups) = (None, Vec::new(), BTreeSet::new());
         let (mut conditions, mut sample_type) = (0, None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
@@ -122,6 +125,10 @@ impl Query {
                     conditions += 1;
                     under.push(value.parse()?);
                 }
+                "under_group" => {
+                    conditions += 1;
+                    under_groups.insert(value.into_owned());
+                }
                 "match" => {
                     conditions += 1;
                     add_condition(&mut main.matchers, &value)?;
@@ -139,7 +146,7 @@ impl Query {
         let has_base = base.from.is_some() || base.to.is_some();
         let base = has_base.then(|| base.selection(["base_from", "base_to"])).transpose()?;
         let selection = main.selection(["from", "to"])?;
-        Ok(Self { selection, base, group, sample_type, under })
+        Ok(Self { selection, base, group, sample_type, under, under_groups })
     }
 
     /// Selects CPU time, if the request names no kind of profiles: see
@@ -216,6 +223,14 @@ impl Selection {
         if series.iter().any(is_cpu) && !series.iter().all(is_cpu) {
             self.matchers.push(Matcher::equal(NAME_LABEL, cpu));
         }
+    }
+
+    /// Returns the same conditions on the profiles of an event, whatever kind is selected, in this
+    /// range.
+    pub(super) fn of_event(&self, event: EventType, range: TimeRange) -> Self {
+        let matchers = self.matchers.iter().filter(|matcher| matcher.label != NAME_LABEL).cloned();
+        let of_event = Matcher::equal(NAME_LABEL, event.descriptor().series);
+        Self { range, matchers: matchers.chain([of_event]).collect() }
     }
 
     /// Returns true if a series with these labels is selected, conditions on the label `except`

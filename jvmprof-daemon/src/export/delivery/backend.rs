@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::options::MAX_CONCURRENCY;
 use crate::export::otlp::{self, OtlpClient};
-use crate::export::parca::{self, ParcaClient, PushOutcome, PushRequest};
+use crate::export::parca::{self, EncodedBatch, ParcaClient, PushOutcome, PushRequest};
 use crate::export::pyroscope::{self, PyroscopeClient};
 use crate::profile::model::Batch;
 
@@ -67,11 +67,11 @@ impl Backend {
     }
 
     /// Encodes a batch as requests within the backend's limits.
-    pub(super) fn encode(&self, batch: &Batch) -> io::Result<Vec<PushRequest>> {
+    pub(super) fn encode(&self, batch: &Batch) -> io::Result<EncodedBatch> {
         match self {
-            Self::Parca(client) => parca::requests(batch, client.max_request_bytes()),
+            Self::Parca(client) => parca::requests(batch, client.max_request_bytes()).map(Into::into),
             Self::Pyroscope(_) => pyroscope::requests(batch),
-            Self::Otlp(_) => otlp::requests(batch),
+            Self::Otlp(_) => otlp::requests(batch).map(Into::into),
         }
     }
 

@@ -45,6 +45,8 @@ pub struct DeliveryCounts<N = SamplesByEvent> {
     pub failed_requests: u64,
     /// Requests that were sent in two halves, to find what the server doesn't want.
     pub divided_requests: u64,
+    /// Labels of series that were cut or left out before they were sent, in each window again.
+    pub limited_labels: u64,
 }
 
 /// Samples that are lost, by the reason.
@@ -167,6 +169,7 @@ impl DeliveryCounts {
             sent_bytes: self.sent_bytes,
             failed_requests: self.failed_requests,
             divided_requests: self.divided_requests,
+            limited_labels: self.limited_labels,
         }
     }
 
@@ -208,6 +211,7 @@ impl DeliveryCounts {
             sent_bytes: earlier.sent_bytes + self.sent_bytes,
             failed_requests: earlier.failed_requests + self.failed_requests,
             divided_requests: earlier.divided_requests + self.divided_requests,
+            limited_labels: earlier.limited_labels + self.limited_labels,
         }
     }
 }

@@ -10,17 +10,9 @@
 mod backend;
 mod bisection;
 mod counts;
-#[cfg(test)]
-mod event_tests;
-#[cfg(test)]
-mod fleet_tests;
 mod ledger;
 mod local_sink;
 mod options;
-#[cfg(test)]
-mod otlp_tests;
-#[cfg(test)]
-mod pyroscope_tests;
 mod remote_sink;
 mod server_state;
 mod sink_queue;

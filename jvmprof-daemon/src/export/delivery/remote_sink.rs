@@ -9,14 +9,17 @@
 //! A request that fails although the server has just answered holds up no other: it waits behind
 //! them, is divided until what isn't taken stands alone, and is refused in the end.
 
-use std::panic::AssertUnwindSafe;
+mod accounting;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::backend::Backend;
@@ -24,9 +27,10 @@ use super::bisection::{self, FailurePolicy, SendReport};
 use super::server_state::{ServerState, Ticket};
 use super::sink_queue::{QueueState, SinkQueue, pause_after};
 use crate::event_type::SamplesByEvent;
-use crate::export::parca::{PushOutcome, PushRequest};
+use crate::export::parca::{EncodedBatch, PushOutcome, PushRequest};
 use crate::export::spool::RecordInFlight;
 use crate::profile::model::Batch;
+use accounting::Origin;
 
 /// Encodes batches, one after the other, until no more come.
 pub(super) async fn encode(
@@ -39,7 +43,10 @@ pub(super) async fn encode(
         let backend = backend.clone();
         let made = tokio::task::spawn_blocking(move || backend.encode(&batch)).await;
         match made.map_err(std::io::Error::other).and_then(|made| made) {
-            Ok(requests) => sink_queue.enqueue(requests).await,
+            Ok(EncodedBatch { requests, limited_labels }) => {
+                note_limited_labels(&sink_queue, limited_labels);
+                sink_queue.enqueue(requests).await;
+            }
             Err(error) => {
                 let mut state = sink_queue.state();
                 state.counts.waiting -= samples;
@@ -55,22 +62,22 @@ pub(super) async fn encode(
     sink_queue.changed.notify_one();
 }
 
+fn note_limited_labels(sink_queue: &SinkQueue, labels: u64) {
+    let counts = &mut sink_queue.state().counts;
+    if labels > 0 && counts.limited_labels == 0 {
+        let sink = &*sink_queue.name;
+        tracing::warn!(
+            sink,
+            labels,
+            "labels are cut or left out: the server takes no longer or no more ones"
+        );
+    }
+    counts.limited_labels += labels;
+}
+
 /// Sends until no more comes, and at the end puts the rest into the spool.
 pub(super) async fn send(sink_queue: Arc<SinkQueue>, backend: Backend) {
-    let now = Instant::now();
-    // What an earlier daemon left isn't put at stake for a server of which nothing is known yet.
-    let retry_at = (!sink_queue.state().counts.spooled.is_none()).then_some(now);
-    let server = ServerState::new(&sink_queue.options, backend.max_concurrency(), retry_at);
-    let mut sender = Sender {
-        sink_queue,
-        backend,
-        server,
-        under_way: JoinSet::new(),
-        answer_time: Duration::ZERO,
-        next_spooled: now,
-        retry_has_turn: false,
-    };
-    sender.run().await;
+    Sender::new(sink_queue, backend).run().await;
 }
 
 #[derive(Debug)]
@@ -78,7 +85,10 @@ struct Sender {
     sink_queue: Arc<SinkQueue>,
     backend: Backend,
     server: ServerState,
-    under_way: JoinSet<Attempt>,
+    /// The requests under way; each gives how long it took, and what became of it.
+    under_way: JoinSet<(Duration, SendReport)>,
+    /// What they are accounted for by, also if a task breaks down.
+    attempts: HashMap<task::Id, Attempt>,
     /// How long the last request took that was delivered.
     answer_time: Duration,
     /// The time from which the spool may be sent.
@@ -88,23 +98,17 @@ struct Sender {
     retry_has_turn: bool,
 }
 
-/// A request that was sent, and what became of it.
+/// A request that was sent.
 #[derive(Debug)]
 struct Attempt {
     origin: Origin,
     ticket: Ticket,
     tries: u32,
-    took: Duration,
-    report: SendReport,
+    samples: SamplesByEvent,
 }
 
-/// Where a request came from, and where it is accounted for.
-#[derive(Debug)]
-enum Origin {
-    /// Its samples.
-    Memory(SamplesByEvent),
-    Spool(RecordInFlight),
-}
+/// The end of its task.
+type Ended = Result<(task::Id, (Duration, SendReport)), JoinError>;
 
 /// A series that failed so often by itself, others being taken each time in between, is refused.
 /// With the longest delays between two tries that takes five to ten minutes.
@@ -124,6 +128,24 @@ enum SenderAction {
 }
 
 impl Sender {
+    fn new(sink_queue: Arc<SinkQueue>, backend: Backend) -> Self {
+        let now = Instant::now();
+        // What an earlier daemon left isn't put at stake for a server of which nothing is known
+        // yet.
+        let retry_at = (!sink_queue.state().counts.spooled.is_none()).then_some(now);
+        let server = ServerState::new(&sink_queue.options, backend.max_concurrency(), retry_at);
+        Self {
+            sink_queue,
+            backend,
+            server,
+            under_way: JoinSet::new(),
+            attempts: HashMap::new(),
+            answer_time: Duration::ZERO,
+            next_spooled: now,
+            retry_has_turn: false,
+        }
+    }
+
     async fn run(&mut self) {
         loop {
             match self.next_action() {
@@ -133,13 +155,13 @@ impl Sender {
                 SenderAction::Wait(until) => self.wait(until).await,
                 SenderAction::End => break,
             }
-            while let Some(attempt) = self.under_way.try_join_next() {
-                self.conclude(attempt).await;
+            while let Some(ended) = self.under_way.try_join_next_with_id() {
+                self.conclude(ended).await;
             }
         }
         // Each of them gives up at the same time.
-        while let Some(attempt) = self.under_way.join_next().await {
-            self.conclude(attempt).await;
+        while let Some(ended) = self.under_way.join_next_with_id().await {
+            self.conclude(ended).await;
         }
         // What is being encoded now comes too late to be sent, not to be kept.
         while !self.sink_queue.state().is_complete {
@@ -200,15 +222,15 @@ impl Sender {
         let far = Instant::now() + Duration::from_secs(3600);
         let mut closing = self.sink_queue.closing.subscribe();
         let is_closing = closing.borrow_and_update().is_some();
-        let attempt = tokio::select! {
-            Some(attempt) = self.under_way.join_next() => Some(attempt),
+        let ended = tokio::select! {
+            Some(ended) = self.under_way.join_next_with_id() => Some(ended),
             () = self.sink_queue.changed.notified() => None,
             () = tokio::time::sleep_until(until.unwrap_or(far)) => None,
             _ = closing.changed(), if !is_closing => None,
             () = self.sink_queue.deadline(), if is_closing => None,
         };
-        if let Some(attempt) = attempt {
-            self.conclude(attempt).await;
+        if let Some(ended) = ended {
+            self.conclude(ended).await;
         }
     }
 
@@ -266,31 +288,29 @@ impl Sender {
         };
         let ticket = self.server.begin(bytes, tries > 0);
         let (backend, sink_queue) = (self.backend.clone(), Arc::clone(&self.sink_queue));
-        self.under_way.spawn(async move {
+        let samples = request.samples_by_event();
+        let task = self.under_way.spawn(async move {
             let begun = Instant::now();
             let deadline = pin!(sink_queue.deadline());
-            let samples = request.samples_by_event();
-            let delivery = AssertUnwindSafe(bisection::deliver(&backend, request, policy, deadline));
-            // What it holds is accounted for whatever happens to it.
-            let report = delivery.catch_unwind().await.unwrap_or_else(|_| SendReport {
-                possibly_lost: samples,
-                problem: Some("sending it broke down".to_owned()),
-                ..SendReport::default()
-            });
-            Attempt { origin, ticket, tries, took: begun.elapsed(), report }
+            let report = bisection::deliver(&backend, request, policy, deadline).await;
+            (begun.elapsed(), report)
         });
+        self.attempts.insert(task.id(), Attempt { origin, ticket, tries, samples });
     }
 
     /// Learns from the end of a request whether it is the server's fault or its own if it failed,
     /// and accounts for its samples.
-    async fn conclude(&mut self, attempt: Result<Attempt, JoinError>) {
-        let Attempt { mut origin, ticket, tries, took, mut report } = match attempt {
-            Ok(attempt) => attempt,
-            Err(error) => {
+    async fn conclude(&mut self, ended: Ended) {
+        let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let Some(Attempt { mut origin, ticket, tries, samples }) = self.attempts.remove(&id) else { return };
+        let (took, mut report) = ended.map_or_else(
+            |error| {
                 tracing::error!(sink = self.sink_queue.name, %error, "sending a request broke down");
-                return;
-            }
-        };
+                let problem = Some("sending it broke down".to_owned());
+                (Duration::ZERO, SendReport { possibly_lost: samples, problem, ..SendReport::default() })
+            },
+            |(_, done)| done,
+        );
         self.server.end(ticket);
         {
             let mut state = self.sink_queue.state();
@@ -337,51 +357,6 @@ impl Sender {
         if self.server.retry_at().is_some() {
             self.sink_queue.spool_outbox().await;
         }
-    }
-
-    async fn account(&self, origin: Origin, report: SendReport) {
-        match origin {
-            Origin::Memory(samples) => self.account_fresh(samples, report).await,
-            Origin::Spool(taken) => match &report.to_retry[..] {
-                [whole] if whole.samples == taken.samples => {
-                    self.sink_queue.record_result(taken, None, |_| {}).await;
-                }
-                _ => self.account_spooled(taken, report).await,
-            },
-        }
-    }
-
-    async fn account_fresh(&self, samples: SamplesByEvent, report: SendReport) {
-        {
-            let mut state = self.sink_queue.state();
-            let counts = &mut state.counts;
-            counts.in_flight -= samples;
-            counts.waiting -= samples - report.retry_samples();
-            counts.delivered += report.delivered;
-            counts.losses.refused += report.refused;
-            counts.losses.too_old += report.too_old;
-            counts.losses.possibly_lost += report.possibly_lost;
-        }
-        if !report.to_retry.is_empty() {
-            self.sink_queue.requeue(report.to_retry).await;
-        }
-        self.sink_queue.save_ledger().await;
-    }
-
-    async fn account_spooled(&self, taken: RecordInFlight, report: SendReport) {
-        let to_retry = report.retry_samples();
-        let SendReport { delivered, refused, too_old, possibly_lost, .. } = report;
-        let count = move |counts: &mut super::DeliveryCounts| {
-            counts.delivered += delivered;
-            counts.delivered_late += delivered;
-            counts.losses.refused += refused;
-            counts.losses.too_old += too_old;
-            counts.losses.possibly_lost += possibly_lost;
-            counts.waiting += to_retry;
-        };
-        self.sink_queue.record_result(taken, Some(delivered.total()), count).await;
-        // A part of it, behind the others: the next ones needn't wait for it.
-        self.sink_queue.requeue(report.to_retry).await;
     }
 
     /// Returns true if the server wouldn't take a request any more; that is logged.

@@ -149,7 +149,9 @@ impl ServerState {
     ) -> Option<Duration> {
         let asked = retry_after.map(|asked| asked.min(MAX_RETRY_AFTER));
         if ticket.is_some_and(|ticket| !self.is_current(ticket)) {
-            let until = now + asked?;
+            // By chance a little more, for the same reason as below. Its delays go on from where
+            // the first failure has left them.
+            let until = now + asked? + backoff(&self.options).next().unwrap_or_default();
             let is_later = self.retry_at.is_none_or(|at| at < until);
             self.retry_at = self.retry_at.max(Some(until));
             return is_later.then(|| until - now);
@@ -215,10 +217,31 @@ mod tests {
         server.begin(1, false);
         assert!(!server.has_room(), "{server:?}");
         // But what it asks for is heeded, whichever answer says it.
-        let asked = Some(Duration::from_secs(60));
+        let asked = Duration::from_secs(60);
         let now = Instant::now();
-        assert_eq!(server.note_failure(Some(tickets[3]), asked, now), asked);
-        assert_eq!(server.retry_at(), Some(now + Duration::from_secs(60)));
+        let delay = server.note_failure(Some(tickets[3]), Some(asked), now).expect("a delay");
+        assert!(delay >= asked, "{delay:?}");
+        assert_eq!(server.retry_at(), Some(now + delay));
+    }
+
+    #[test]
+    fn daemons_that_are_asked_for_time_together_do_not_come_back_together() {
+        let asked = Duration::from_secs(60);
+        let delay = |has_failed_before: bool| {
+            let mut server = ServerState::new(&options(), 4, None);
+            let tickets = [server.begin(1, false), server.begin(1, false)];
+            let now = Instant::now();
+            if has_failed_before {
+                server.note_failure(Some(tickets[0]), None, now);
+            }
+            server.note_failure(Some(tickets[1]), Some(asked), now).expect("a delay")
+        };
+        for has_failed_before in [false, true] {
+            let delays: Vec<_> = (0..20).map(|_| delay(has_failed_before)).collect();
+            let range = asked + options().first_delay..=asked + 2 * options().first_delay;
+            assert!(delays.iter().all(|delay| range.contains(delay)), "{delays:?}");
+            assert!(delays.iter().any(|delay| *delay != delays[0]), "{delays:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,11 @@
 //! The whole way of batches, to servers that take them, refuse them, or aren't there.
 
+mod event;
+mod fleet;
+mod limits;
+mod otlp;
+mod pyroscope;
+
 use std::path::Path;
 
 use tonic::Code;
@@ -41,17 +47,14 @@ pub(super) fn client(address: impl std::fmt::Display) -> ParcaClient {
     ParcaClient::new(ParcaOptions { request_timeout: Duration::from_millis(500), ..options }).expect("valid")
 }
 
-pub(super) fn to(client: &ParcaClient, options: &DeliveryOptions) -> Delivery {
+fn to(client: &ParcaClient, options: &DeliveryOptions) -> Delivery {
     let mut delivery = Delivery::default();
     delivery.add_remote(client.clone(), options.clone()).expect("the spool opens");
     delivery
 }
 
 /// Waits until the only sink's counts of all events are as they should be.
-pub(super) async fn until(
-    delivery: &Delivery,
-    reached: impl Fn(&DeliveryCounts<u64>) -> bool,
-) -> DeliveryCounts<u64> {
+async fn until(delivery: &Delivery, reached: impl Fn(&DeliveryCounts<u64>) -> bool) -> DeliveryCounts<u64> {
     let started = Instant::now();
     loop {
         let counts = delivery.counts()[0].1;
@@ -65,25 +68,25 @@ pub(super) async fn until(
     }
 }
 
-pub(super) async fn end(delivery: Delivery) -> DeliveryCounts {
+async fn end(delivery: Delivery) -> DeliveryCounts {
     let counts = delivery.finish(Duration::from_secs(10)).await[0].1;
     assert_eq!((counts.unaccounted(), counts.waiting), (0, SamplesByEvent::NONE), "{counts:?}");
     counts
 }
 
 /// The sums of all runs, of all events.
-pub(super) fn noted(dir: &Path) -> DeliveryCounts<u64> {
+fn noted(dir: &Path) -> DeliveryCounts<u64> {
     let total = read_ledger(dir).expect("readable").expect("an entry").total();
     assert_eq!(total.unaccounted(), 0, "{total:?}");
     total.of_all_events()
 }
 
-pub(super) fn cpu(samples: u64) -> SamplesByEvent {
+fn cpu(samples: u64) -> SamplesByEvent {
     SamplesByEvent::of(EventType::Cpu, samples)
 }
 
 /// An address at which nobody listens.
-pub(super) async fn dead_address() -> std::net::SocketAddr {
+async fn dead_address() -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     listener.local_addr().expect("an address")
 }

@@ -6,6 +6,8 @@
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 
+use crate::profile::model::label_names::{THREAD_ID, THREAD_NAME};
+
 /// Labels of series and the attributes of a resource that say the same. Other labels keep their
 /// names.
 const OF_RESOURCES: [(&str, &str); 13] = [
@@ -25,7 +27,7 @@ const OF_RESOURCES: [(&str, &str); 13] = [
 ];
 
 /// Labels of samples, and the attributes of samples that say the same.
-const OF_SAMPLES: [(&str, &str); 2] = [("thread_name", "thread.name"), ("thread_id", "thread.id")];
+const OF_SAMPLES: [(&str, &str); 2] = [(THREAD_NAME, "thread.name"), (THREAD_ID, "thread.id")];
 
 /// The attribute of a resource for a label of a series.
 pub(super) fn of_resource(label: &str) -> &str {

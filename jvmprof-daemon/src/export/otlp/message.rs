@@ -16,9 +16,10 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use super::attributes::{of_resource, of_sample, text, text_attribute};
 use super::span;
 use crate::export::parca::PushRequest;
-use crate::export::single_series::{SERVICE_LABEL, service_name};
+use crate::export::split_to_limits::{SERVICE_LABEL, service_name};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::LabelSet;
+use crate::profile::model::label_names::{SPAN_ID, TRACE_ID};
 use crate::profile::pprof::decode::{DecodeError, DecodeLimits, decode};
 use crate::profile::pprof::{CheckedTables, InvalidProfile};
 use crate::proto::pprof;
@@ -224,7 +225,7 @@ impl Dictionary {
                 ]);
             }
             let link_index = self.link_of(&labels)?;
-            let is_linked = |name: &str| link_index != 0 && [span::TRACE_ID, span::SPAN_ID].contains(&name);
+            let is_linked = |name: &str| link_index != 0 && [TRACE_ID, SPAN_ID].contains(&name);
             let mut attributes = Vec::new();
             for [key, value] in labels.iter().filter(|[key, _]| !is_linked(key)) {
                 attributes.push(self.attribute(of_sample(key), value)?);
@@ -245,7 +246,7 @@ impl Dictionary {
     /// The index of the link to a sample's span; 0 if its labels name none.
     fn link_of(&mut self, labels: &[[String; 2]]) -> Result<i32, MalformedRequest> {
         let value = |name: &str| labels.iter().find(|[key, _]| key == name).map(|[_, value]| value);
-        let (Some(trace), Some(span)) = (value(span::TRACE_ID), value(span::SPAN_ID)) else { return Ok(0) };
+        let (Some(trace), Some(span)) = (value(TRACE_ID), value(SPAN_ID)) else { return Ok(0) };
         let Some(link) = span::link(trace, span) else { return Ok(0) };
         let key = [trace.clone(), span.clone()];
         if let Some(at) = self.links.get(&key) {

@@ -31,7 +31,7 @@ use tonic::transport::Channel;
 
 use super::http_client::{Credentials, HttpClient, HttpConfigError, HttpOptions, header};
 use super::parca::{ParcaConfigError, ParcaOptions, PushOutcome, PushRequest, Token, grpc};
-use super::single_series::{self, ProfileLimits, SeriesRequest};
+use super::split_to_limits::{self, ProfileLimits, SeriesRequest};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::Batch;
 use crate::profile::pprof::Pushed;
@@ -109,7 +109,7 @@ enum Transport {
 /// # Errors
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
-    let of_series = single_series::requests(batch, Pushed::new(batch), LIMITS, |labels| {
+    let of_series = split_to_limits::requests(batch, Pushed::new(batch), LIMITS, |labels| {
         let name = (NAME_LABEL.to_owned(), batch.event.descriptor().series.to_owned());
         let others = labels.iter().filter(|(name, value)| *name != NAME_LABEL && !value.is_empty());
         std::iter::once(name).chain(others.map(|(name, value)| (name.clone(), value.clone()))).collect()

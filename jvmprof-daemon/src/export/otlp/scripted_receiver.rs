@@ -73,17 +73,26 @@ impl ScriptedReceiver {
 
     pub(in crate::export) async fn serve_http(&self) -> SocketAddr {
         let (listener, address) = listener().await;
-        let router = Router::new().route("/v1development/profiles", post(export)).with_state(self.clone());
+        let router = self.routes();
         tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
         address
     }
 
+    /// By HTTP.
+    pub(in crate::export) fn routes(&self) -> Router {
+        Router::new().route("/v1development/profiles", post(export)).with_state(self.clone())
+    }
+
     pub(in crate::export) async fn serve_grpc(&self) -> SocketAddr {
         let (listener, address) = listener().await;
-        let service = ProfilesServiceServer::new(self.clone()).accept_compressed(CompressionEncoding::Gzip);
+        let service = self.service();
         let incoming = TcpListenerStream::new(listener);
         tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
         address
+    }
+
+    pub(in crate::export) fn service(&self) -> ProfilesServiceServer<Self> {
+        ProfilesServiceServer::new(self.clone()).accept_compressed(CompressionEncoding::Gzip)
     }
 
     /// Returns the answer to a message: by its script, except for a question without profiles.

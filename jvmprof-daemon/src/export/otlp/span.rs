@@ -2,10 +2,7 @@
 
 use opentelemetry_proto::tonic::profiles::v1development::Link;
 
-/// The labels of a sample with the ids of its span, in hexadecimal digits, as
-/// [`crate::pipeline::thread_contexts`] makes them and Pyroscope's pages know them.
-pub(super) const TRACE_ID: &str = "trace_id";
-pub(super) const SPAN_ID: &str = "span_id";
+use crate::types::hex;
 
 /// Bytes of these ids (W3C Trace Context).
 const TRACE_ID_BYTES: usize = 16;
@@ -23,10 +20,6 @@ pub(super) fn ids(link: &Link) -> Option<[String; 2]> {
     let is_one = |id: &[u8], bytes| id.len() == bytes && id.iter().any(|byte| *byte != 0);
     let is_link = is_one(&link.trace_id, TRACE_ID_BYTES) && is_one(&link.span_id, SPAN_ID_BYTES);
     is_link.then(|| [&link.trace_id, &link.span_id].map(|id| hex(id)))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn bytes(text: &str, len: usize) -> Option<Vec<u8>> {

@@ -127,7 +127,7 @@ fn a_message_says_all_that_the_profile_does() {
 }
 
 fn hex(text: &str) -> String {
-    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+    crate::types::hex(text.as_bytes())
 }
 
 #[test]

@@ -32,7 +32,7 @@ use crate::proto::profilestore::profile_store_service_client::ProfileStoreServic
 pub use config_error::{ParcaConfigError, SettingsFile};
 pub use endpoint::{ParcaOptions, Token, check_header};
 pub use push_outcome::PushOutcome;
-pub use push_request::{PushRequest, requests};
+pub use push_request::{EncodedBatch, PushRequest, requests};
 use tls_mismatch::TlsMismatch;
 
 /// A connection to one backend, made when it is first needed and again when it broke. Cheap to

@@ -230,6 +230,9 @@ fn is_too_large(message: &str) -> bool {
         // tonic `codec/decode.rs`: "Error, decoded message length too large: found %d bytes, the
         // limit is: %d bytes"
         "message length too large",
+        // The same place, of a message that was compressed: "Error decompressing: size limit, of %d
+        // bytes, exceeded while decompressing message"
+        "exceeded while decompressing message",
     ];
     TEXTS.iter().any(|text| message.contains(text))
 }

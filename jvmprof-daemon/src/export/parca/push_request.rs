@@ -13,6 +13,21 @@ use crate::profile::pprof;
 use crate::proto::pprof::Profile;
 use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample, WriteRawRequest};
 
+/// The requests of a batch.
+#[derive(Debug)]
+pub struct EncodedBatch {
+    pub requests: Vec<PushRequest>,
+    /// Labels of series that were cut or left out, since the backend takes no longer or no more
+    /// ones.
+    pub limited_labels: u64,
+}
+
+impl From<Vec<PushRequest>> for EncodedBatch {
+    fn from(requests: Vec<PushRequest>) -> Self {
+        Self { requests, limited_labels: 0 }
+    }
+}
+
 /// A request and what it holds.
 #[derive(Clone, Debug)]
 pub struct PushRequest {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -10,6 +11,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Server;
 use tonic::{Code, Response, Status, Streaming};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 use crate::proto::profilestore::profile_store_service_server::{
     ProfileStoreService, ProfileStoreServiceServer,
@@ -22,6 +24,8 @@ use crate::proto::profilestore::{
 #[derive(Clone)]
 pub(in crate::export) enum ScriptedAnswer {
     Answer(Code, &'static str),
+    /// With the time after which it wants to be asked again.
+    AskForTime(Code, Duration),
     /// Takes it and never answers.
     Hang,
     /// Takes it.
@@ -43,6 +47,10 @@ pub(in crate::export) struct ScriptedServer {
 impl ScriptedServer {
     pub(in crate::export) fn new(steps: &[ScriptedAnswer]) -> Self {
         Self { steps: Arc::new(Mutex::new(steps.iter().cloned().collect())), ..Self::default() }
+    }
+
+    pub(in crate::export) fn service(&self) -> ProfileStoreServiceServer<Self> {
+        ProfileStoreServiceServer::new(self.clone()).accept_compressed(CompressionEncoding::Gzip)
     }
 
     pub(in crate::export) fn requests(&self) -> usize {
@@ -69,6 +77,9 @@ impl ProfileStoreService for ScriptedServer {
         match step {
             None | Some(ScriptedAnswer::Take) => Ok(Response::new(WriteRawResponse {})),
             Some(ScriptedAnswer::Answer(code, message)) => Err(Status::new(code, message)),
+            Some(ScriptedAnswer::AskForTime(code, time)) => {
+                Err(Status::with_error_details(code, "slow down", ErrorDetails::with_retry_info(Some(time))))
+            }
             Some(ScriptedAnswer::Hang) => std::future::pending().await,
         }
     }
@@ -98,9 +109,6 @@ pub(in crate::export) async fn serve(scripted: &ScriptedServer) -> SocketAddr {
 }
 
 pub(in crate::export) fn serve_on(scripted: &ScriptedServer, listener: TcpListener) {
-    let service =
-        ProfileStoreServiceServer::new(scripted.clone()).accept_compressed(CompressionEncoding::Gzip);
-    tokio::spawn(
-        Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)),
-    );
+    let server = Server::builder().add_service(scripted.service());
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
 }

@@ -3,11 +3,12 @@
 //! A request has one series and one profile. Some of its versions store the series of a request one
 //! by one and answer with an error if one of them was refused: of a single one that is no question.
 
+use std::cell::Cell;
 use std::io;
 
 use crate::event_type::EventType;
-use crate::export::parca::PushRequest;
-use crate::export::single_series::{self, ProfileLimits, SERVICE_LABEL, service_name};
+use crate::export::parca::EncodedBatch;
+use crate::export::split_to_limits::{self, ProfileLimits, SERVICE_LABEL, service_name};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::{Batch, LabelSet as ModelLabels};
 use crate::profile::pprof::Pushed;
@@ -20,25 +21,34 @@ const UNKNOWN_SERVICE: &str = "unknown_service";
 /// as a label and isn't stored.
 const DELTA_LABEL: (&str, &str) = ("__delta__", "false");
 
-/// Limits of Pyroscope, by default: `max_label_names_per_series`, and
-/// `max_profile_stacktrace_samples`. Beyond `ingestion_burst_size_mb` (2), labels included, a
-/// profile is throttled however often it is sent, so that `max_profile_size_bytes` (4 MiB) is
-/// never reached.
+/// Limits of Pyroscope, by default (`pkg/validation/limits.go`): `max_label_names_per_series`,
+/// `max_label_name_length`, `max_label_value_length`, and `max_profile_stacktrace_samples`. Beyond
+/// `ingestion_burst_size_mb` (2), labels included, a profile is throttled however often it is sent,
+/// so that `max_profile_size_bytes` (4 MiB) is never reached.
 const MAX_LABELS: usize = 30;
+const MAX_NAME_BYTES: usize = 1024;
+const MAX_VALUE_BYTES: usize = 2048;
 const LIMITS: ProfileLimits = ProfileLimits { bytes: (2 << 20) - (128 << 10), samples: 16_000 };
 
 /// Encodes a batch, each series in a request of its own; in several if Pyroscope would refuse it.
 ///
 /// # Errors
 /// None that writing to memory could have.
-pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
-    let profiles = Pushed::with_all_types(batch);
-    let requests = single_series::requests(batch, profiles, LIMITS, |of| labels(batch.event, of))?;
-    Ok(requests.into_iter().map(|of_series| of_series.request).collect())
+pub fn requests(batch: &Batch) -> io::Result<EncodedBatch> {
+    let (profiles, limited) = (Pushed::with_all_types(batch), Cell::new(0));
+    let labels = |of: &ModelLabels| {
+        let (labels, of_series) = labels(batch.event, of);
+        limited.set(limited.get() + of_series);
+        labels
+    };
+    let requests = split_to_limits::requests(batch, profiles, LIMITS, labels)?;
+    let requests = requests.into_iter().map(|of_series| of_series.request).collect();
+    Ok(EncodedBatch { requests, limited_labels: limited.get() })
 }
 
-/// The labels of a series: its event, its service, and as many others as Pyroscope takes, by name.
-fn labels(event: EventType, of: &ModelLabels) -> Vec<(String, String)> {
+/// The labels of a series: its event, its service, and as many others as Pyroscope takes, by name;
+/// values are cut. With the number of those that were left out or cut.
+fn labels(event: EventType, of: &ModelLabels) -> (Vec<(String, String)>, u64) {
     let own = [
         (NAME_LABEL, event.descriptor().series),
         (SERVICE_LABEL, service_name(of).unwrap_or(UNKNOWN_SERVICE)),
@@ -47,20 +57,29 @@ fn labels(event: EventType, of: &ModelLabels) -> Vec<(String, String)> {
     let is_own = |name: &str| [NAME_LABEL, SERVICE_LABEL, DELTA_LABEL.0].contains(&name);
     let others = of.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let others = others.filter(|(name, value)| !value.is_empty() && !is_own(name));
-    let all = own.into_iter().chain(delta).chain(others).take(MAX_LABELS);
-    all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    let (mut labels, mut limited) = (Vec::new(), 0);
+    for (name, value) in own.into_iter().chain(delta).chain(others) {
+        let is_taken = labels.len() < MAX_LABELS && name.len() <= MAX_NAME_BYTES;
+        limited += u64::from(!is_taken || value.len() > MAX_VALUE_BYTES);
+        if is_taken {
+            let value = &value[..value.floor_char_boundary(MAX_VALUE_BYTES)];
+            labels.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    (labels, limited)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::parca::PushRequest;
     use crate::profile::model::FrameKind;
     use crate::profile::pprof::decode::{DecodeLimits, decode};
     use crate::profile::testing::{batch, frame, series};
     use crate::proto::pprof::Profile;
 
     fn label_of(event: EventType, of: &[(&str, &str)], name: &str) -> Option<String> {
-        let labels = labels(event, &crate::profile::testing::labels(of));
+        let (labels, _) = labels(event, &crate::profile::testing::labels(of));
         labels.into_iter().find(|(it, _)| it == name).map(|(_, value)| value)
     }
 
@@ -97,10 +116,43 @@ mod tests {
             labels.push(("z", last));
             series(&labels, vec![(vec![frame(FrameKind::Native, "main")], 2)])
         };
-        let requests = requests(&batch(vec![with("1"), with("2")])).expect("encodable");
-        let [first, second] = &requests[..] else { panic!("{} requests", requests.len()) };
+        let encoded = requests(&batch(vec![with("1"), with("2")])).expect("encodable");
+        let [first, second] = &encoded.requests[..] else { panic!("{encoded:?}") };
+        // Of 41 labels and the two of its own, in each series.
+        assert_eq!(encoded.limited_labels, 2 * (41 + 2 - 30));
         let labels = first.all_series()[0].labels.as_ref().expect("labels");
         assert_eq!(labels.labels.len(), MAX_LABELS);
+        assert_eq!(first.all_series()[0].labels, second.all_series()[0].labels);
+        assert_eq!(profile_of(second).time_nanos - profile_of(first).time_nanos, 1_000_000);
+    }
+
+    #[test]
+    fn labels_that_are_too_long_are_cut_between_characters_or_left_out_and_counted() {
+        let (long, name) = ("\u{e4}".repeat(1025), "n".repeat(1025));
+        let exact = "x".repeat(2048);
+        let of = [("comm", &*long), ("executable", &*exact), (&*name, "x")];
+        let (labels, limited) = labels(EventType::Cpu, &crate::profile::testing::labels(&of));
+        let labels: Vec<_> = labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let cut = &long[..2048];
+        let expected = [
+            ("__name__", "process_cpu"),
+            // It is the value of `comm`.
+            ("service_name", cut),
+            ("comm", cut),
+            ("executable", &*exact),
+        ];
+        assert_eq!((&labels[..], limited), (&expected[..], 3));
+    }
+
+    #[test]
+    fn series_that_differ_where_a_value_is_cut_stay_two_profiles() {
+        let start = "x".repeat(2048);
+        let with = |end: &str| {
+            let samples = vec![(vec![frame(FrameKind::Native, "main")], 2)];
+            series(&[("comm", "c"), ("executable", &format!("{start}{end}"))], samples)
+        };
+        let encoded = requests(&batch(vec![with("1"), with("2")])).expect("encodable");
+        let [first, second] = &encoded.requests[..] else { panic!("{encoded:?}") };
         assert_eq!(first.all_series()[0].labels, second.all_series()[0].labels);
         assert_eq!(profile_of(second).time_nanos - profile_of(first).time_nanos, 1_000_000);
     }
@@ -111,7 +163,8 @@ mod tests {
         let many = (0..40_000).map(|number| named(format!("f{number}"), 2)).collect();
         let long = (0..9).map(|number| named(format!("{number}").repeat(1 << 20), 3)).collect();
         for (samples, expected) in [(many, 80_000), (long, 27)] {
-            let requests = requests(&batch(vec![series(&[("comm", "x")], samples)])).expect("encodable");
+            let encoded = requests(&batch(vec![series(&[("comm", "x")], samples)])).expect("encodable");
+            let requests = encoded.requests;
             assert!(requests.len() > 2);
             assert_eq!(requests.iter().map(|request| request.samples).sum::<u64>(), expected);
             let profiles: Vec<_> = requests.iter().map(profile_of).collect();
@@ -133,7 +186,7 @@ mod tests {
             (EventType::Allocation, ["alloc_objects", "count", "alloc_space", "bytes"]),
         ] {
             batch.event = event;
-            let profile = profile_of(&requests(&batch).expect("encodable")[0]);
+            let profile = profile_of(&requests(&batch).expect("encodable").requests[0]);
             let text = |index: i64| profile.string_table[index as usize].as_str();
             let types: Vec<_> =
                 profile.sample_type.iter().flat_map(|it| [text(it.r#type), text(it.unit)]).collect();

@@ -20,6 +20,10 @@ use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::total;
 use crate::proto::pyroscope::PushRequest as PushMessage;
 
+/// A body with which it asks for this time (`Retry-After`).
+pub(in crate::export) const HOUR: &str = "come back in an hour";
+const HOUR_SECONDS: u64 = 3600;
+
 /// In place of a status.
 pub(in crate::export) const HANG: u16 = 0;
 
@@ -100,7 +104,14 @@ async fn push(
     let step = server.steps.lock().expect("no test panicked").pop_front();
     match step {
         Some((HANG, _)) => std::future::pending().await,
-        Some((status, body)) => (StatusCode::from_u16(status).expect("a status"), body).into_response(),
+        Some((status, body)) => {
+            let is_hour = body == HOUR;
+            let mut response = (StatusCode::from_u16(status).expect("a status"), body).into_response();
+            if is_hour {
+                response.headers_mut().insert("retry-after", HOUR_SECONDS.into());
+            }
+            response
+        }
         None => {
             server.taken.lock().expect("no test panicked").push((headers, message));
             ([("content-type", "application/proto")], Bytes::new()).into_response()

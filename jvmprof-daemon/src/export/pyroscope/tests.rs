@@ -14,7 +14,7 @@ use crate::profile::testing::{batch, frame, series};
 
 fn request() -> PushRequest {
     let samples = vec![(vec![frame(FrameKind::Native, "main")], 5)];
-    requests(&batch(vec![series(&[("comm", "x")], samples)])).expect("encodable").remove(0)
+    requests(&batch(vec![series(&[("comm", "x")], samples)])).expect("encodable").requests.remove(0)
 }
 
 fn client(http: HttpOptions, tenant: Option<&str>) -> PyroscopeClient {

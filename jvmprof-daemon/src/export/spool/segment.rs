@@ -129,6 +129,11 @@ impl Segment {
             };
             found.damaged_places += u64::from(header_at != at);
             at = body_at + u64::from(header.body_bytes);
+            if header.index < segment.records {
+                // A copy of an earlier place: two records with one mark can't be kept apart.
+                found.damaged_places += 1;
+                continue;
+            }
             segment.records = header.index + 1;
             samples_through = header.samples_before + header.samples_by_event();
             let mark = mark_in(&head[..read], header.index);

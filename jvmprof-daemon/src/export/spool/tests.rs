@@ -143,6 +143,33 @@ fn a_flipped_bit_costs_the_record_that_it_hits_and_no_other() {
 }
 
 #[test]
+fn a_record_that_damage_has_copied_to_another_place_is_there_once() {
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    let mut ends = vec![HEAD_BYTES as usize];
+    for samples in 1..=3 {
+        spool.append(&record(samples, &[samples as u8; 40])).expect("room");
+        ends.push(spool.bytes() as usize);
+    }
+    drop(spool);
+    let whole = fs::read(only_segment(dir.path())).expect("readable");
+    // In the place of the second, and behind the last.
+    let first = whole[ends[0]..ends[1]].to_vec();
+    for at in [ends[1], ends[3]] {
+        let mut copied = whole.clone();
+        copied.resize(copied.len().max(at + first.len()), 0);
+        copied[at..at + first.len()].copy_from_slice(&first);
+        let dir = scratch();
+        fs::write(dir.path().join(segment::file_name(1)), &copied).expect("written");
+        let (mut spool, found) = open(dir.path());
+        assert_eq!(found.damaged_places, 1);
+        let expected = if at == ends[1] { vec![1, 3] } else { vec![1, 2, 3] };
+        assert_eq!(drain(&mut spool), expected);
+        assert!(spool.samples().is_none() && spool.untried_samples().is_none());
+    }
+}
+
+#[test]
 fn a_record_that_was_being_sent_is_sent_again_only_if_that_is_allowed() {
     for send_again in [false, true] {
         let dir = scratch();

@@ -33,7 +33,7 @@ use crate::profile::model::LabelSet;
 
 pub use append::NewProfile;
 pub use error::StoreError;
-pub use sums::{MissingSum, SUM_MAKER, SUM_PERIODS, SumWrite};
+pub use sums::{HOUR, MissingSum, SUM_MAKER, SUM_PERIODS, SumWrite, digest_of};
 pub use types::{Matcher, ProfileRef, SeriesInfo, SumPeriod, TimeRange, UnixNanos};
 
 /// The label that holds the profile's name.

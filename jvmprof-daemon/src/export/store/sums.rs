@@ -1,7 +1,7 @@
 //! Sums of the profiles of one series and one period, beside the profiles.
 //!
 //! ```text
-//! DIR/sums/<fingerprint>/<start>-<length>-<number>-<digest>.sum.gz
+//! DIR/sums/<fingerprint>/<start>-<length>-<number>-<digest>.sum
 //! ```
 //! A sum is in the index only as long as the profiles of its period are those that it was made of:
 //! the digest in its name says which ones. Whoever adds a profile to a period or removes one of it
@@ -9,7 +9,7 @@
 //! is one that earlier versions don't read.
 
 use std::cmp::Reverse;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
@@ -21,17 +21,29 @@ use crate::profile::model::LabelSet;
 
 const NANOS: i64 = 1_000_000_000;
 
-/// Lengths of periods in nanoseconds, the longest first. Periods begin at multiples of them.
-pub const SUM_PERIODS: [i64; 2] = [3_600 * NANOS, 300 * NANOS];
+/// An hour in nanoseconds: longer sums are made of those of hours.
+pub const HOUR: i64 = 3_600 * NANOS;
+
+/// Lengths of periods in nanoseconds, the longest first. Periods begin at multiples of them, and
+/// each consists of whole periods of the next length.
+pub const SUM_PERIODS: [i64; 4] = [24 * HOUR, 6 * HOUR, HOUR, 300 * NANOS];
 
 /// Fewer profiles aren't summed: reading them costs as much.
 const MIN_PARTS: usize = 4;
 
-const SUM: &str = ".sum.gz";
+/// The same of periods of the next length that have profiles, for a sum that is longer than an
+/// hour: a JVM that ran for some minutes shall not have three sums of nearly the same.
+const MIN_SHORTER: usize = 3;
+
+/// A sum takes at most such a part of its profiles' bytes, or one that is longer than an hour.
+const MAX_PART: u64 = 2;
+const MAX_PART_OF_LONG: u64 = 10;
+
+const SUM: &str = ".sum";
 
 /// What sums are computed by, and how they are laid out: another version may classify stacks
 /// differently, so that its sums are removed and made again.
-pub const SUM_MAKER: &str = concat!("2 ", env!("CARGO_PKG_VERSION"));
+pub const SUM_MAKER: &str = concat!("4 ", env!("CARGO_PKG_VERSION"));
 
 /// Profiles that have no sum yet.
 #[derive(Debug)]
@@ -56,7 +68,8 @@ pub enum SumWrite {
     Stored,
     /// The profiles of its period are others by now, or are somebody else's to sum.
     Outdated,
-    /// It takes more than half of its profiles' bytes: it isn't worth its place.
+    /// It takes more than half of its profiles' bytes, or more than a tenth if it is longer than an
+    /// hour: it isn't worth its place.
     TooLarge,
 }
 
@@ -82,8 +95,17 @@ fn parse_sum_name(name: &str, bytes: u64) -> Option<SumEntry> {
         .then_some(entry)
 }
 
+/// Returns the digest of a sum of these profiles.
+pub fn digest_of(profiles: &[&ProfileRef]) -> u64 {
+    digest(profiles.iter().map(|profile| {
+        let duration_ns = u64::try_from(profile.duration.as_nanos()).unwrap_or(u64::MAX);
+        let ProfileRef { start, number, samples, bytes, .. } = **profile;
+        ProfileEntry { start, number, duration_ns, samples, bytes }
+    }))
+}
+
 /// FNV-1a, 64 bits, of who makes sums and of what the index knows of these profiles.
-fn digest<'a>(parts: impl Iterator<Item = &'a ProfileEntry>) -> u64 {
+fn digest(parts: impl Iterator<Item = ProfileEntry>) -> u64 {
     let words = parts.flat_map(|part| {
         [part.start.0.cast_unsigned(), part.number, part.duration_ns, part.samples, part.bytes]
     });
@@ -93,7 +115,8 @@ fn digest<'a>(parts: impl Iterator<Item = &'a ProfileEntry>) -> u64 {
 
 impl Store {
     /// Returns up to `max` periods that ended before `until` and have profiles of a series but no
-    /// sum, newest first. Nothing if this store isn't its directory's writer. Left out are those
+    /// sum, newest first; those that are longer than an hour behind all others, of whose sums
+    /// theirs are made. Nothing if this store isn't its directory's writer. Left out are those
     /// that `is_refused`, which is given the series' fingerprint, the period and its newest
     /// profile's number.
     ///
@@ -124,16 +147,15 @@ impl Store {
                     if period.start < oldest.start || series.sum(period).is_some() {
                         continue;
                     }
-                    let numbers = parts(series, period).map(|part| part.number);
-                    let (count, newest) =
-                        numbers.fold((0, 0), |(count, newest), number| (count + 1, number.max(newest)));
-                    if count >= MIN_PARTS && !is_refused(&series.fingerprint, period, newest) {
+                    let newest = parts(series, period).map(|part| part.number).max().unwrap_or(0);
+                    if is_worth_it(series, period) && !is_refused(&series.fingerprint, period, newest) {
                         missing.push((period, series));
                     }
                 }
             }
         }
-        missing.sort_by_key(|(period, _)| (Reverse(period.range().end), period.length));
+        missing
+            .sort_by_key(|(period, _)| (period.length.max(HOUR), Reverse(period.range().end), period.length));
         missing.truncate(max);
         let of = |(period, series): (SumPeriod, &SeriesEntry)| MissingSum {
             period,
@@ -150,7 +172,8 @@ impl Store {
     pub fn write_sum(&self, sum: &MissingSum, bytes: &[u8]) -> Result<SumWrite, StoreError> {
         let Some(first) = sum.parts.first() else { return Ok(SumWrite::Outdated) };
         let of_parts = sum.parts.iter().fold(0, |sum: u64, part| sum.saturating_add(in_blocks(part.bytes)));
-        if in_blocks(bytes.len() as u64).saturating_mul(2) > of_parts {
+        let max_part = if sum.period.length > HOUR { MAX_PART_OF_LONG } else { MAX_PART };
+        if in_blocks(bytes.len() as u64).saturating_mul(max_part) > of_parts {
             return Ok(SumWrite::TooLarge);
         }
         let Some(digest) = self.digest_of_missing(sum) else { return Ok(SumWrite::Outdated) };
@@ -179,7 +202,8 @@ impl Store {
         let series = state.index.get(&sum.parts.first()?.fingerprint)?;
         let is_missing = series.sum(sum.period).is_none();
         let references = parts(series, sum.period).map(|entry| entry.reference(series));
-        (is_missing && references.eq(sum.parts.iter().cloned())).then(|| digest(parts(series, sum.period)))
+        (is_missing && references.eq(sum.parts.iter().cloned()))
+            .then(|| digest(parts(series, sum.period).copied()))
     }
 
     /// Removes a sum whose file can't be read, so that it is made again. Nothing happens if this
@@ -197,15 +221,15 @@ impl Store {
         self.state().index.get(fingerprint)?.sum(period).map(|sum| sum.bytes)
     }
 
-    /// Returns the sum of a period as it was stored.
+    /// Opens the sum of a period as it was stored.
     ///
     /// # Errors
-    /// There is none, or its file is gone or can't be read.
-    pub fn read_sum(&self, fingerprint: &str, period: SumPeriod) -> Result<Vec<u8>, StoreError> {
+    /// There is none, or its file is gone or can't be opened.
+    pub fn open_sum(&self, fingerprint: &str, period: SumPeriod) -> Result<File, StoreError> {
         let entry = self.state().index.get(fingerprint).and_then(|series| series.sum(period).copied());
         let dir = sums_dir(&self.dir, fingerprint);
         let path = entry.map_or(dir.clone(), |entry| dir.join(sum_name(&entry)));
-        fs::read(&path).map_err(StoreError::io("read", &path))
+        File::open(&path).map_err(StoreError::io("open", &path))
     }
 
     /// Removes the sums of which a profile that begins at this time is, or would be, a part. For
@@ -232,6 +256,15 @@ fn parts(series: &SeriesEntry, period: SumPeriod) -> impl Iterator<Item = &Profi
     series.entries_from(start).take_while(move |entry| entry.start < end)
 }
 
+/// Returns true if a period has enough profiles for a sum.
+fn is_worth_it(series: &SeriesEntry, period: SumPeriod) -> bool {
+    let shorter = SUM_PERIODS.into_iter().find(|length| period.length > HOUR && *length < period.length);
+    let Some(length) = shorter else { return parts(series, period).nth(MIN_PARTS - 1).is_some() };
+    let mut periods: Vec<_> = parts(series, period).map(|part| SumPeriod::of(part.start, length)).collect();
+    periods.dedup();
+    periods.len() >= MIN_SHORTER
+}
+
 /// Adds the sums of a store to its index, whose profiles are known. What belongs to no profiles is
 /// removed, if the caller is the writer.
 pub(super) fn scan_sums(dir: &Path, index: &mut super::index::StoreIndex, is_writer: bool) {
@@ -247,7 +280,7 @@ pub(super) fn scan_sums(dir: &Path, index: &mut super::index::StoreIndex, is_wri
             let fits = |entry: &SumEntry| {
                 index.get(&fingerprint).is_some_and(|series| {
                     let is_only = series.sum(entry.period).is_none();
-                    is_only && digest(parts(series, entry.period)) == entry.digest
+                    is_only && digest(parts(series, entry.period).copied()) == entry.digest
                 })
             };
             match entry.filter(fits) {

@@ -3,9 +3,9 @@
 use jvmprof_common::blocker::BlockerLayout;
 
 use super::HeapLayout;
-use crate::hotspot::diagnostics::monitor_owners::OwnerFields;
-use crate::hotspot::diagnostics::vm_flags::FlagFields;
 use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::runtime_state::monitor_owners::OwnerFields;
+use crate::hotspot::runtime_state::vm_flags::FlagFields;
 use crate::hotspot::virtual_threads::gc_forwarding_tables::CollectorFields;
 use crate::hotspot::vmstructs::exported_symbols::Image;
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;
@@ -21,6 +21,9 @@ pub(crate) struct BlockerFields {
     has_handles: bool,
     monitor_object: u16,
     monitor_owner: u16,
+    /// `None`: owners are addresses.
+    owner_id: Option<u16>,
+    stack_base: u16,
     oop_base: Avma,
     oop_shift: Avma,
     collector: CollectorFields,
@@ -63,6 +66,8 @@ impl BlockerFields {
             has_handles: thread_object.type_name.contains("Handle"),
             monitor_object: offset(&["ObjectMonitor::_object"])?,
             monitor_owner: offset(&["ObjectMonitor::_owner"])?,
+            owner_id: offset(&["JavaThread::_monitor_owner_id"]),
+            stack_base: offset(&["JavaThread::_stack_base", "Thread::_stack_base"])?,
             oop_base: address(&[
                 "CompressedOops::_base",
                 "CompressedOops::_narrow_oop._base",
@@ -103,6 +108,8 @@ impl BlockerFields {
             monitor_object: self.monitor_object,
             monitor_owner: self.monitor_owner,
             park_blocker: park_blocker as u16,
+            owner_id: self.owner_id.unwrap_or(0),
+            stack_base: self.stack_base,
             collector: self.collector.read(flag, memory)?,
             ..BlockerLayout::default()
         })

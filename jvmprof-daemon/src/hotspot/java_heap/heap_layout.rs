@@ -2,8 +2,8 @@
 
 use jvmprof_common::jvm::{JvmLayout, StackChunkLayout};
 
-use crate::hotspot::diagnostics::vm_flags::FlagFields;
 use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::runtime_state::vm_flags::FlagFields;
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 

@@ -5,12 +5,12 @@ use crate::hotspot::attach::Hotspot;
 use crate::hotspot::code_cache::code_heaps::CodeBlobDesc;
 use crate::hotspot::code_cache::interpreter_codelets::InterpreterCodelet;
 use crate::hotspot::code_cache::nmethod::CompiledMethod;
-use crate::hotspot::diagnostics::java_threads::JavaThread;
-use crate::hotspot::diagnostics::vm_flags::VmFlag;
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::error::NamingError;
 use crate::hotspot::java_cache::JavaCache;
 use crate::hotspot::process_memory::ProcessMemory;
+use crate::hotspot::runtime_state::java_threads::JavaThread;
+use crate::hotspot::runtime_state::vm_flags::VmFlag;
 use crate::process::java_launcher::main_class_of_command;
 use crate::types::Avma;
 
@@ -53,12 +53,12 @@ impl<M: ProcessMemory> Hotspot<M> {
 
     /// Flags that don't have their default values; empty if this JVM doesn't export them.
     pub fn flags(&self) -> Vec<VmFlag> {
-        self.diagnostic_fields.flags.and_then(|fields| fields.set(&self.memory)).unwrap_or_default()
+        self.runtime_state_fields.flags.and_then(|fields| fields.set(&self.memory)).unwrap_or_default()
     }
 
     /// The Java threads there are now; empty if this JVM doesn't export them.
     pub fn threads(&self) -> Vec<JavaThread> {
-        let fields = self.diagnostic_fields.threads.as_ref();
+        let fields = self.runtime_state_fields.threads.as_ref();
         fields.and_then(|fields| fields.threads(&self.memory)).unwrap_or_default()
     }
 
@@ -67,7 +67,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// process's arguments may have it
     /// ([`crate::process::java_launcher::main_class_of_arguments`]).
     pub fn main_class(&self) -> Option<String> {
-        let command = self.diagnostic_fields.perf?.java_command(&self.memory)?;
+        let command = self.runtime_state_fields.perf?.java_command(&self.memory)?;
         main_class_of_command(&command)
     }
 }

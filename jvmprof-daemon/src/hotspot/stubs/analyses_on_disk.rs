@@ -22,7 +22,7 @@ use crate::native::file_identity::checksummed_cache::{ChecksummedCache, Checksum
 const ENDING: &str = ".stubs";
 /// Its name. The number is that of the format, and of what the analysis makes of code: the version
 /// of this program is part of its identity.
-const NAME: &str = "analyses1";
+const NAME: &str = "analyses2";
 /// Most bytes of all versions' files: one is some hundred kilobytes for each version of the JDK.
 const LIMIT_BYTES: u64 = 32 << 20;
 

@@ -36,7 +36,7 @@ use crate::types::Avma;
 
 /// From `start` to the next span's start the same row holds; `None`: nothing is known there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct RowSpan {
     pub start: Avma,
     pub row: Option<Row>,
 }
@@ -55,8 +55,8 @@ fn analyze_piece(
     base: Avma,
     kind: CodeKind,
     seeds: &[Avma],
-) -> (Vec<Span>, Vec<RelocatableField>) {
-    let all = |row| (vec![Span { start: base, row }], Vec::new());
+) -> (Vec<RowSpan>, Vec<RelocatableField>) {
+    let all = |row| (vec![RowSpan { start: base, row }], Vec::new());
     match kind {
         CodeKind::Frameless => return all(Some(Row::AT_CALL)),
         CodeKind::Continuations => return all(None),
@@ -154,15 +154,15 @@ fn conventions(kind: CodeKind) -> CallConventions {
     }
 }
 
-fn spans(rows: impl Iterator<Item = (u32, Option<Row>)>, base: Avma) -> Vec<Span> {
+fn spans(rows: impl Iterator<Item = (u32, Option<Row>)>, base: Avma) -> Vec<RowSpan> {
     // Padding may come first.
-    let mut spans = vec![Span { start: base, row: None }];
+    let mut spans = vec![RowSpan { start: base, row: None }];
     for (offset, row) in rows {
         if offset == 0 {
             spans.clear();
         }
         if spans.last().is_none_or(|last| last.row != row) {
-            spans.push(Span { start: Avma(base.0 + u64::from(offset)), row });
+            spans.push(RowSpan { start: Avma(base.0 + u64::from(offset)), row });
         }
     }
     spans

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jvmprof_common::rows::Row;
 
-use super::Span;
+use super::RowSpan;
 use crate::types::Avma;
 
 /// A range of code, wherever it lies.
@@ -33,7 +33,7 @@ pub(super) const NO_ROW: u32 = u32::MAX;
 impl PieceShape {
     /// `bytes`: less than 4 GiB: a code cache has 2 GiB at most. `spans`: what [`super::analyze`]
     /// gives.
-    pub(super) fn new(start: Avma, bytes: usize, spans: &[Span], name: &Arc<str>) -> Self {
+    pub(super) fn new(start: Avma, bytes: usize, spans: &[RowSpan], name: &Arc<str>) -> Self {
         let mut rows = Vec::new();
         let mut number = |row: Row| {
             let known = rows.iter().position(|known| *known == row);
@@ -42,7 +42,7 @@ impl PieceShape {
                 rows.len() - 1
             }) as u32
         };
-        let compact = |span: &Span| SpanStart {
+        let compact = |span: &RowSpan| SpanStart {
             offset: span.start.0.wrapping_sub(start.0) as u32,
             row: span.row.map_or(NO_ROW, &mut number),
         };

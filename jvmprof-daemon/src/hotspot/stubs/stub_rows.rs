@@ -10,7 +10,7 @@ use jvmprof_common::rows::Row;
 use super::analyses_on_disk::AnalysesOnDisk;
 use super::analysis_cache::AnalysisCache;
 use super::piece_shape::{PieceShape, SpanStart};
-use super::{CodeKind, Span, analyze_piece, kind_of_blob, kind_of_codelet};
+use super::{CodeKind, RowSpan, analyze_piece, kind_of_blob, kind_of_codelet};
 use crate::hotspot::{InterpreterCodelet, StubBlob};
 use crate::intern::Interner;
 use crate::types::Avma;
@@ -229,9 +229,9 @@ impl StubRows {
 
     /// All spans in the order of their addresses: each reaches to the next one, and the last one
     /// has no row.
-    pub fn spans(&self) -> Vec<Span> {
-        let mut all: Vec<Span> = Vec::new();
-        let mut add = |span: Span| {
+    pub fn spans(&self) -> Vec<RowSpan> {
+        let mut all: Vec<RowSpan> = Vec::new();
+        let mut add = |span: RowSpan| {
             // What one piece ends with may be what the next one begins with.
             if all.last().is_some_and(|last| last.start == span.start) {
                 all.pop();
@@ -242,9 +242,9 @@ impl StubRows {
         };
         for piece in &self.pieces {
             for span in &piece.shape.spans {
-                add(Span { start: Avma(piece.at(span)), row: piece.shape.row(span) });
+                add(RowSpan { start: Avma(piece.at(span)), row: piece.shape.row(span) });
             }
-            add(Span { start: Avma(piece.end()), row: None });
+            add(RowSpan { start: Avma(piece.end()), row: None });
         }
         all
     }

@@ -11,7 +11,7 @@ fn code(instructions: &[&[u8]]) -> Vec<u8> {
     instructions.concat()
 }
 
-fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<Span> {
+fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<RowSpan> {
     analyze_piece(code, base, kind, seeds).0
 }
 
@@ -27,7 +27,7 @@ fn rows(kind: CodeKind, instructions: &[&[u8]]) -> Vec<Option<Row>> {
     starts.map(|start| row_at(&spans, start)).collect()
 }
 
-fn row_at(spans: &[Span], address: u64) -> Option<Row> {
+fn row_at(spans: &[RowSpan], address: u64) -> Option<Row> {
     let behind = spans.partition_point(|span| span.start.0 <= address);
     spans[behind - 1].row
 }
@@ -258,6 +258,29 @@ fn an_exception_blob_is_entered_with_the_throwing_address_in_rdx() {
     assert_eq!(found[0], row(CfaRule::Rsp(0), RaRule::Register(Register(2)), RbpRule::Same));
     assert_eq!(found[1], by_rsp(8));
     assert_eq!(found[2..], [by_rsp(16); 5]);
+}
+
+/// Nothing is written to its place between taking it off the stack and leaving the code.
+#[test]
+fn a_return_address_that_was_taken_off_the_stack_is_still_below_it() {
+    let found = rows(
+        CodeKind::Exception,
+        &[
+            &[0x52], // push rdx
+            PUSH_RBP,
+            &[0x48, 0x83, 0xc4, 0x10],          // add rsp, 16
+            &[0x4c, 0x8b, 0xc0],                // mov r8, rax
+            &[0x49, 0x8b, 0x97, 0x88, 4, 0, 0], // mov rdx, [r15+0x488]
+            CALL,
+            &[0x50], // push rax
+            JMP_RAX,
+        ],
+    );
+    assert_eq!(found[2], by_rsp(16));
+    assert_eq!(found[3], row(CfaRule::Rsp(0), RaRule::Register(Register(2)), RbpRule::Same));
+    assert_eq!(found[4], found[3]);
+    assert_eq!(found[5], row(CfaRule::Rsp(0), RaRule::AtRsp(-8), RbpRule::Same));
+    assert_eq!(found[6..], [None; 2], "a function was called, or something pushed");
 }
 
 #[test]

@@ -10,4 +10,5 @@ mod frozen_stack;
 pub(crate) mod gc_forwarding_tables;
 mod heap_reader;
 pub(crate) mod stack_chunks;
+pub(crate) mod thaw_stubs;
 mod thread_sets;

@@ -5,4 +5,5 @@ pub(crate) mod field_offsets;
 pub(crate) mod symtab_variables;
 mod tables;
 
+pub use exported_symbols::Image;
 pub use tables::VmStructs;

@@ -9,7 +9,7 @@ use jvmprof_common::rows::{CfaRule, GO_G_M, GO_G_SCHED, RaRule, RbpRule, Row};
 use smallvec::SmallVec;
 
 use super::row_table::CompactRowTable;
-use super::signal_return::{MAX_SIGNAL_RETURN, SIGNAL_RETURN, is_signal_return};
+use super::signal_return::{MAX_SIGNAL_RETURN, SIGNAL_RETURN, signal_return_length};
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfError;
 use crate::native::go::pclntab::{GoFunction, StackStep};
@@ -88,7 +88,7 @@ impl<'p, 'f, S: ByteSource> GoFunctionCode<'p, 'f, S> {
     fn push_rows(&self, function: &GoFunction, growing: Option<Row>, rows: &mut CompactRowTable) {
         let (start, end) = (self.start.0, self.start.0 + self.length);
         let is_after_trap = || self.program.code_at(Svma(start.wrapping_sub(1)), 1).first() == Some(&INT3);
-        if is_signal_return(&self.code(0, MAX_SIGNAL_RETURN)) && is_after_trap() {
+        if signal_return_length(&self.code(0, MAX_SIGNAL_RETURN)).is_some() && is_after_trap() {
             // A handler returns to its first instruction; a row for a return address is looked up
             // before it.
             rows.push(start - 1, end, SIGNAL_RETURN);

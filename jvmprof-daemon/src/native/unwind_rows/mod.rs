@@ -23,7 +23,7 @@ use self::cfi::frame_bytes::FrameBytes;
 use self::cfi::{CallFrames, FrameSectionKind, code_of, stripped_section_headers};
 pub use self::code_without_cfi::AnalyzeCode;
 use self::corrections::row_overrides::RowOverrides;
-use self::corrections::{clone_return, dl_runtime_resolve, libgcc_eh_return};
+use self::corrections::{after_sigreturn, clone_return, dl_runtime_resolve, libgcc_eh_return};
 pub use self::eh_frame_hdr_lookup::EhFrameHdrRows;
 use self::row_table::CompactRowTable;
 use crate::native::byte_source::ByteSource;
@@ -112,6 +112,7 @@ impl UnwindRows {
             rows.table = code_without_cfi::table(file, rows.function_ranges(), analyze);
         }
         rows.table.add(clone_return::rows(&rows.frames, file));
+        rows.table.add(after_sigreturn::rows(&rows.frames, file));
         rows.check()?;
         Ok(rows)
     }

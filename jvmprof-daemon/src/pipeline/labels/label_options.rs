@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 
+use super::thread_names::{folded, with_numbers};
 use crate::config::relabel::{RelabelAction, RelabelRule, relabel_kept, retain_public};
 use crate::profile::aggregate::SeriesLimit;
-use crate::profile::model::LabelSet;
+use crate::profile::model::{LabelSet, label_names};
 
 /// A label that differs between samples of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum ThreadLabel {
     /// The thread's name, digits folded to N
-    #[value(name = "thread_name")]
+    #[value(name = label_names::THREAD_NAME)]
     ThreadName,
     /// The thread's id
-    #[value(name = "thread_id")]
+    #[value(name = label_names::THREAD_ID)]
     ThreadId,
     /// The CPU's number
     #[value(name = "cpu")]
@@ -26,8 +27,8 @@ pub enum ThreadLabel {
 impl ThreadLabel {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::ThreadName => "thread_name",
-            Self::ThreadId => "thread_id",
+            Self::ThreadName => label_names::THREAD_NAME,
+            Self::ThreadId => label_names::THREAD_ID,
             Self::Cpu => "cpu",
         }
     }
@@ -60,7 +61,7 @@ impl LabelOptions {
 
     /// Returns a thread's name as the label has it.
     pub(super) fn thread_name(&self, name: &str) -> String {
-        if self.has_numbered_threads { without_control_characters(name) } else { folded(name) }
+        if self.has_numbered_threads { with_numbers(name) } else { folded(name) }
     }
 
     /// Returns the limit of series, and the series of samples beyond it. Rules have kept its
@@ -88,50 +89,11 @@ impl LabelOptions {
     }
 }
 
-fn without_control_characters(name: &str) -> String {
-    name.replace(char::is_control, " ")
-}
-
-/// Folds digits, so that threads that differ by a number have one name: `http-nio-8080-exec-12` is
-/// `http-nio-N-exec-N`.
-fn folded(name: &str) -> String {
-    let mut folded = String::with_capacity(name.len());
-    let mut in_number = false;
-    for char in name.chars() {
-        let is_digit = char.is_ascii_digit();
-        if !is_digit {
-            folded.push(if char.is_control() { ' ' } else { char });
-        } else if !in_number {
-            folded.push('N');
-        }
-        in_number = is_digit;
-    }
-    folded
-}
-
 #[cfg(test)]
 mod tests {
     use std::str::FromStr;
 
     use super::*;
-
-    #[test]
-    fn numbers_in_names_of_threads_are_folded() {
-        let numbered = LabelOptions { has_numbered_threads: true, ..LabelOptions::default() };
-        assert_eq!(numbered.thread_name("pool-1\n-thread-2"), "pool-1 -thread-2");
-        assert_eq!(LabelOptions::default().thread_name("pool-1\n-thread-2"), "pool-N -thread-N");
-        for (name, expected) in [
-            ("http-nio-8080-exec-12", "http-nio-N-exec-N"),
-            ("GC Thread#0", "GC Thread#N"),
-            ("C2 CompilerThre", "CN CompilerThre"),
-            ("N1N22", "NNNN"),
-            ("main", "main"),
-            ("a\nb", "a b"),
-            ("", ""),
-        ] {
-            assert_eq!(folded(name), expected, "{name:?}");
-        }
-    }
 
     #[test]
     fn rules_that_depend_on_single_samples_drop_no_process() {

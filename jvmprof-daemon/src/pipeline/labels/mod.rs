@@ -7,11 +7,12 @@
 mod container_labels;
 #[cfg(test)]
 mod hostile_tests;
-mod kernel_drops;
 mod label_options;
 mod process_labels;
+mod relabel_drops;
 #[cfg(test)]
 mod tests;
+mod thread_names;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::profile::model::LabelSet;
 use crate::sampler::{DroppedProcesses, StackSample};
 use crate::symbolize::JvmLabels;
 use container_labels::{ContainerLookup, ProcessContainer};
-use kernel_drops::KernelDrops;
+use relabel_drops::RelabelDrops;
 
 /// What was decided of samples: whether they are wanted, and under which labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,7 +82,7 @@ pub(super) struct Targets {
     known: HashMap<ProcessKey, Target>,
     names: ThreadNames,
     containers: ContainerLookup,
-    kernel: KernelDrops,
+    kernel: RelabelDrops,
     dropped: SamplesByEvent,
     /// Value of [`TargetCounts::cut_labels`].
     cut_labels: u64,
@@ -131,7 +132,7 @@ impl Targets {
             known: HashMap::new(),
             names: ThreadNames::default(),
             containers,
-            kernel: KernelDrops::default(),
+            kernel: RelabelDrops::default(),
             dropped: SamplesByEvent::NONE,
             cut_labels: 0,
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::process::service_identity::ServiceIdentity;
 use crate::process::{Process, runtime_label};
-use crate::profile::model::LabelSet;
+use crate::profile::model::{LabelSet, label_names};
 use crate::symbolize::JvmLabels;
 
 /// Maximum number of characters of a label's value: anyone may choose command lines and paths.
@@ -51,7 +51,7 @@ pub(super) fn own_labels(process: &Process, jvm: Option<&JvmLabels>) -> Labels {
     }
     if let Some(JvmLabels { version, main_class }) = jvm {
         labels.put("jvm_version", version);
-        labels.put("jvm_main_class", main_class.as_deref().unwrap_or_default());
+        labels.put(label_names::MAIN_CLASS, main_class.as_deref().unwrap_or_default());
     }
     let service = service(process, jvm);
     labels.put("service_name", service.name.as_deref().unwrap_or_default());
@@ -111,7 +111,7 @@ pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmL
     }
     if let Some(JvmLabels { version, main_class }) = jvm {
         meta("jvm_version", version);
-        meta("jvm_main_class", main_class.as_deref().unwrap_or_default());
+        meta(label_names::MAIN_CLASS, main_class.as_deref().unwrap_or_default());
     }
     let Some(cgroup) = process.cgroup() else { return };
     meta("cgroup_path", &cgroup.path);

@@ -4,17 +4,21 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jvmprof_common::blocker::{Blocker, BlockerLayout, entered_object, find_blocker, find_owner};
+use jvmprof_common::blocker::{
+    Blocker, BlockerLayout, EnteredMonitor, entered_monitor, find_blocker, monitored_object,
+};
+use jvmprof_common::held_monitor::{held_monitor, is_owner};
 use jvmprof_common::off_cpu::WaitRecord;
 use jvmprof_common::unwind_tables::NS_PER_TICK;
 
+use super::holder_stacks::{HolderStacks, TimeSpan, method_of};
 use super::monitor_holders::MonitorHolders;
 use crate::hotspot::java_heap::{HeapLayout, KlassReader};
-use crate::hotspot::{JvmBlockers, LiveMemory, is_owner};
+use crate::hotspot::{JvmBlockers, LiveMemory};
 use crate::pipeline::thread_local_variables::find_private_variable;
-use crate::process::procfs;
-use crate::process::{MappedCode, Process, ProcessKey};
-use crate::sampler::OffCpuMaps;
+use crate::process::{Backing, MappedCode, Process, ProcessKey};
+use crate::profile::model::Frame;
+use crate::sampler::{OffCpuMaps, SamplerError, StackSample};
 use crate::types::Avma;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -24,8 +28,9 @@ const MAX_SEARCH_NS: u64 = 64 * SECOND_NS;
 const MAX_SEARCHES: u32 = 4;
 /// JVMs that are followed, at most: as many as the kernel's map holds.
 const MAX_JVMS: usize = crate::sampler::MAX_BLOCKER_LAYOUTS as usize;
-/// Different holders in the labels of one window, at most; further ones are one.
-const MAX_HOLDERS: usize = 256;
+/// Different holders, and their methods, in the labels of one window, at most; further ones are
+/// one.
+const MAX_HOLDERS: usize = 512;
 const OTHER_HOLDERS: &str = "[other]";
 
 /// The JVMs whose blockers are read.
@@ -34,8 +39,9 @@ pub(super) struct Blockers {
     /// Owners of monitors are asked for, too.
     has_owners: bool,
     jvms: HashMap<ProcessKey, FollowedJvm>,
-    /// The names of this window's holders.
+    /// The names of this window's holders, and their methods.
     holders: HashSet<Arc<str>>,
+    stacks: HolderStacks,
     /// Blockers that were read, and whose class isn't known.
     unnamed: u64,
     /// JVMs that don't say what their threads wait for.
@@ -70,12 +76,15 @@ pub(super) struct NamedBlocker {
     pub(super) class: Option<Arc<str>>,
     /// The name of the thread that had the monitor.
     pub(super) holder: Option<Arc<str>>,
+    /// The method that it was in while it had it, and this thread waited.
+    pub(super) holder_method: Option<Arc<str>>,
 }
 
 impl Blockers {
     /// `has_owners`: the owners of monitors are asked for, too.
     pub(super) fn new(has_owners: bool) -> Self {
-        Self { has_owners, jvms: HashMap::new(), holders: HashSet::new(), unnamed: 0, silent: 0 }
+        let (jvms, holders, stacks) = Default::default();
+        Self { has_owners, jvms, holders, stacks, unnamed: 0, silent: 0 }
     }
 
     /// Returns true if it is worth asking a JVM now where it keeps what its threads wait for.
@@ -106,7 +115,7 @@ impl Blockers {
         jvm.next_ns = now_ns + jvm.search_ns;
         jvm.search_ns = (jvm.search_ns * 2).min(MAX_SEARCH_NS);
         match found.and_then(|found| FoundJvm::new(process, start_ns, found)) {
-            Some(found) => match maps.set_blocker_layout(process.pid, found.layout) {
+            Some(found) => match set_layout(maps, process.pid, found.layout, self.has_owners) {
                 Ok(()) => jvm.found = Some(found),
                 Err(error) => {
                     tracing::warn!(pid = process.pid, %error, "what its threads wait for isn't read");
@@ -124,15 +133,38 @@ impl Blockers {
         let thread_pointer = Avma(thread_pointer);
         let blocker = find_blocker(&memory, thread_pointer, &layout).unwrap_or_default();
         let Some(holders) = jvm.holders.as_mut().filter(|_| self.has_owners) else { return (blocker, 0) };
-        let owner = find_owner(&memory, thread_pointer, &layout);
+        let entered = entered_monitor(&memory, thread_pointer, &layout);
+        let EnteredMonitor { monitor, owner } = entered.unwrap_or_default();
         let is_anonymous = owner != 0 && !is_owner(owner);
-        let object = is_anonymous.then(|| entered_object(&memory, thread_pointer, &layout)).flatten();
+        let object = is_anonymous.then(|| monitored_object(&memory, monitor, &layout)).flatten();
         let found = object.and_then(|object| holders.owner_by_lock_stack(object, now_ns));
         (blocker, found.unwrap_or(owner))
     }
 
-    /// Names what a thread waited for, as far as what was read of it is valid.
-    pub(super) fn name(&mut self, key: ProcessKey, record: &WaitRecord, now_ns: u64) -> NamedBlocker {
+    /// Returns a monitor that a thread which still waits has, and another one waits for; 0: none.
+    pub(super) fn held_by(&self, maps: &OffCpuMaps, pid: u32, thread_pointer: u64, sp: u64) -> u64 {
+        let jvm = self.jvms.values().find(|jvm| jvm.pid == pid);
+        let jvm = jvm.and_then(|jvm| jvm.found.as_ref()).filter(|_| self.has_owners);
+        let wanted = jvm.and_then(|jvm| Some((jvm.layout, maps.wanted_monitors(pid)?)));
+        wanted.map_or(0, |(layout, wanted)| {
+            held_monitor(&LiveMemory::new(pid), Avma(thread_pointer), sp, &layout, &wanted)
+        })
+    }
+
+    /// Keeps the whole stack of a sample whose thread has a monitor, for those that wait for it.
+    pub(super) fn keep_holder(&mut self, key: ProcessKey, sample: &StackSample, frames: &Arc<[Arc<Frame>]>) {
+        self.stacks.keep(key, sample, frames);
+    }
+
+    /// Names what a thread waited for, as far as what was read of it is valid. `reported_ns`: when
+    /// the wait was reported.
+    pub(super) fn name(
+        &mut self,
+        key: ProcessKey,
+        record: &WaitRecord,
+        reported_ns: u64,
+        now_ns: u64,
+    ) -> NamedBlocker {
         let blocker = &record.blocker;
         let jvm = self.jvms.get_mut(&key).filter(|_| blocker.kind != 0);
         let Some((pid, jvm)) = jvm.and_then(|jvm| Some((jvm.pid, jvm.found.as_mut()?))) else {
@@ -140,15 +172,23 @@ impl Blockers {
         };
         let class = jvm.klasses.read(jvm.heap.klass_of(blocker.object), &jvm.heap, &LiveMemory::new(pid));
         self.unnamed += u64::from(class.is_none());
+        let class = class.map(|class| Arc::clone(&class.name));
         let age = Duration::from_nanos(record.waited_ns);
-        let holder = jvm.holders.as_mut().and_then(|it| it.holder(record.monitor_owner, age, now_ns));
-        let holder = holder.map(|name| {
-            let is_full = self.holders.len() >= MAX_HOLDERS && !self.holders.contains(&*name);
-            let name: Arc<str> = if is_full { OTHER_HOLDERS.into() } else { name.into() };
-            self.holders.insert(Arc::clone(&name));
-            name
-        });
-        NamedBlocker { kind: blocker.kind, class: class.map(|class| Arc::clone(&class.name)), holder }
+        let name = jvm.holders.as_mut().and_then(|it| it.holder(record.monitor_owner, age, now_ns));
+        let span = TimeSpan::of_wait(record, reported_ns);
+        let stack = name.as_ref().and_then(|name| self.stacks.find(key, blocker.monitor, name, span));
+        let method = stack.and_then(|frames| method_of(frames));
+        let holder = name.map(|name| self.label(name));
+        let holder_method = method.map(|method| self.label(method));
+        NamedBlocker { kind: blocker.kind, class, holder, holder_method }
+    }
+
+    /// Returns a label's value, of which a window has a limited number.
+    fn label(&mut self, value: String) -> Arc<str> {
+        let is_full = self.holders.len() >= MAX_HOLDERS && !self.holders.contains(&*value);
+        let value: Arc<str> = if is_full { OTHER_HOLDERS.into() } else { value.into() };
+        self.holders.insert(Arc::clone(&value));
+        value
     }
 
     /// Returns how many blockers were read whose class isn't known.
@@ -162,8 +202,9 @@ impl Blockers {
     }
 
     /// Forgets JVMs that have ended, and what was read of threads.
-    pub(super) fn begin_window(&mut self, live: &HashSet<ProcessKey>, maps: &mut OffCpuMaps) {
+    pub(super) fn begin_window(&mut self, live: &HashSet<ProcessKey>, maps: &mut OffCpuMaps, now_ns: u64) {
         self.holders.clear();
+        self.stacks.begin_window(now_ns);
         let ended: Vec<u32> =
             self.jvms.extract_if(|key, _| !live.contains(key)).map(|(_, jvm)| jvm.pid).collect();
         let running: HashSet<u32> = self.jvms.values().map(|jvm| jvm.pid).collect();
@@ -184,11 +225,24 @@ impl Blockers {
     }
 }
 
+fn set_layout(
+    maps: &mut OffCpuMaps,
+    pid: u32,
+    layout: BlockerLayout,
+    has_owners: bool,
+) -> Result<(), SamplerError> {
+    if has_owners {
+        maps.follow_monitors(pid)?;
+    }
+    maps.set_blocker_layout(pid, layout)
+}
+
 impl FoundJvm {
     fn new(process: &Process, start_ns: u64, found: JvmBlockers) -> Option<Self> {
-        let (_, path) = procfs::mapped_file(process.pid, found.image.0)?;
-        let is_library = |mapping: &&Arc<MappedCode>| *mapping.path == *path;
-        let library = process.mappings.iter().filter(is_library).min_by_key(|mapping| mapping.start)?;
+        // Code follows the headers that the image begins with. Paths wouldn't do: that of a process
+        // with a root of its own is another one for this program, and a replaced file's changes.
+        let is_behind = |it: &&Arc<MappedCode>| it.start >= found.image.0 && it.backing == Backing::File;
+        let library = process.mappings.iter().filter(is_behind).min_by_key(|it| it.start)?;
         let ticks = start_ns / NS_PER_TICK;
         let current_thread = find_private_variable(process, library, found.current_thread, ticks)?;
         let layout = BlockerLayout { current_thread, ..found.layout };

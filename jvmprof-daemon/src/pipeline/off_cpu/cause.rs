@@ -78,6 +78,8 @@ pub(super) enum CodeKind {
     Kernel,
     /// libjvm.
     Jvm,
+    /// The JVM's generated code, by the name that the JVM gives it.
+    Stub,
     /// A Java method, whose name doesn't come from a file that anybody can write.
     Java,
 }

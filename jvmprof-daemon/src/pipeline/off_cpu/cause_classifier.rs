@@ -4,7 +4,7 @@
 use crate::profile::model::{Frame, FrameKind};
 
 use super::cause::{Cause, CodeKind};
-use super::cause_rules::{DESCRIPTOR, FunctionRule, JVM, KERNEL, SYSTEM_CALLS};
+use super::cause_rules::{BLOCK_DEVICE, DESCRIPTOR, FunctionRule, JVM, KERNEL, SYSTEM_CALLS};
 
 /// What is known of a wait beside its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,10 +40,10 @@ pub(super) fn cause_of<'a>(evidence: Evidence, frames: impl Iterator<Item = &'a 
     }
     match by_call {
         Some(cause) if cause != Cause::File => cause,
-        by_call => nearest(DESCRIPTOR, frames)
-            // A file that is on a block device waits for the file.
-            .map(|found| if found == Cause::Io { by_call.unwrap_or(found) } else { found })
+        // A file that is on a block device waits for the file.
+        by_call => nearest(DESCRIPTOR, frames.clone())
             .or(by_call)
+            .or_else(|| nearest(BLOCK_DEVICE, frames))
             .unwrap_or(Cause::Other),
     }
 }
@@ -65,21 +65,20 @@ fn nearest<'a>(rules: &[FunctionRule], frames: impl Iterator<Item = &'a Frame>) 
 fn code_kind(frame: &Frame) -> Option<CodeKind> {
     match frame.kind {
         FrameKind::Kernel => Some(CodeKind::Kernel),
-        FrameKind::Native => {
-            let path = &*frame.mapping.as_ref()?.path;
-            (path.rsplit('/').next() == Some("libjvm.so")).then_some(CodeKind::Jvm)
-        }
+        FrameKind::Native => frame.mapping.as_ref()?.is_libjvm().then_some(CodeKind::Jvm),
         // Names of perf maps have no mode.
         FrameKind::Java => frame.lines.iter().any(|line| line.mode.is_some()).then_some(CodeKind::Java),
-        FrameKind::Jit | FrameKind::Stub | FrameKind::Class | FrameKind::Marker => None,
+        FrameKind::Stub => Some(CodeKind::Stub),
+        FrameKind::Jit | FrameKind::Class | FrameKind::Marker => None,
     }
 }
 
 /// Returns true if a rule means this function. Names of native code may have their parameters.
 fn is_named(name: &str, pattern: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(begin) => name.starts_with(begin),
-        None => name.split('(').next() == Some(pattern),
+    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(end), _) => name.ends_with(end),
+        (None, Some(begin)) => name.starts_with(begin),
+        (None, None) => name.split('(').next() == Some(pattern),
     }
 }
 
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn native_methods_prove_it_where_the_jvm_has_no_symbols() {
+    fn native_methods_and_stubs_prove_it_where_the_jvm_has_no_symbols() {
         let unknown = Frame { lines: Vec::new(), ..jvm("") };
         for (name, expected) in [
             ("jdk.internal.misc.Unsafe.park", Cause::Park),
@@ -163,6 +162,20 @@ mod tests {
             ("com.acme.Unsafe.park", Cause::Futex),
         ] {
             assert_eq!(cause(FUTEX, &[unknown.clone(), java(name)]), expected, "{name}");
+        }
+        for (name, expected) in [
+            ("[monitorenter_nofpu Runtime1 stub]", Cause::Monitor),
+            ("[monitorenter_nofpu_blob (C1 runtime)]", Cause::Monitor),
+            ("[_complete_monitor_locking_Java]", Cause::Monitor),
+            ("[complete_monitor_locking_blob (C2 runtime)]", Cause::Monitor),
+            ("[polling_page_safepoint_handler_blob (shared runtime)]", Cause::Safepoint),
+            ("[SafepointBlob]", Cause::Safepoint),
+            ("[monitorexit_nofpu Runtime1 stub]", Cause::Futex),
+        ] {
+            let frames = [unknown.clone(), frame(FrameKind::Stub, name, "jvm"), java("A.f")];
+            assert_eq!(cause(FUTEX, &frames), expected, "{name}");
+            let named = jvm("SafepointSynchronize::block(JavaThread*)");
+            assert_eq!(cause(FUTEX, &[&[named], &frames[..]].concat()), Cause::Safepoint, "{name}");
         }
     }
 
@@ -203,7 +216,10 @@ mod tests {
         let socket = [kernel("wait_woken"), kernel("sk_wait_data"), kernel("tcp_recvmsg")];
         assert_eq!(cause(READ, &socket), Cause::Socket);
         assert_eq!(cause(READ, &[kernel("anon_pipe_read")]), Cause::File);
-        assert_eq!(cause(READ, &[kernel("io_schedule"), kernel("filemap_read")]), Cause::Io);
+        assert_eq!(cause(READ, &[kernel("io_schedule"), kernel("filemap_read")]), Cause::File);
+        assert_eq!(cause(READ, &[kernel("io_schedule"), kernel("vfs_read")]), Cause::Io);
+        let fuse = [kernel("request_wait_answer"), kernel("fuse_file_read_iter"), kernel("vfs_read")];
+        assert_eq!(cause(READ, &fuse), Cause::File);
         assert_eq!(cause(READ, &[kernel("n_tty_read")]), Cause::Other);
         let write_back = [kernel("io_schedule"), kernel("folio_wait_writeback"), kernel("vfs_fsync_range")];
         assert_eq!(cause(Evidence::SystemCall(74), &write_back), Cause::File);

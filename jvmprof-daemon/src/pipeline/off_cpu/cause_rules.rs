@@ -10,7 +10,7 @@ use super::cause::{Cause, CodeKind};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FunctionRule {
     pub(super) kind: CodeKind,
-    /// Its name, or how it begins if this ends in `*`.
+    /// Its name, or how it begins if this ends in `*`, or ends if this begins with one.
     pub(super) name: &'static str,
     pub(super) cause: Cause,
 }
@@ -26,7 +26,7 @@ pub(super) const KERNEL: &[FunctionRule] = &[
     rule(CodeKind::Kernel, "do_user_addr_fault", Cause::PageFault),
 ];
 
-/// Functions of the JVM, and native methods of Java.
+/// Functions of the JVM, its stubs, and native methods of Java.
 pub(super) const JVM: &[FunctionRule] = &[
     rule(CodeKind::Jvm, "SafepointSynchronize::block*", Cause::Safepoint),
     rule(CodeKind::Jvm, "SafepointMechanism::process*", Cause::Safepoint),
@@ -52,7 +52,13 @@ pub(super) const JVM: &[FunctionRule] = &[
     rule(CodeKind::Jvm, "ParallelScavengeHeap::*", Cause::Gc),
     rule(CodeKind::Jvm, "SerialHeap::*", Cause::Gc),
     rule(CodeKind::Jvm, "GenCollectedHeap::*", Cause::Gc),
-    // Where libjvm has no symbols, these are the leaves.
+    // Where libjvm has no symbols, these are the leaves. Stubs by which C1's and C2's code enters a
+    // monitor (c1/c1_Runtime1.cpp, opto/runtime.cpp), by their names since JDK 24 and before.
+    rule(CodeKind::Stub, "[monitorenter*", Cause::Monitor),
+    rule(CodeKind::Stub, "[complete_monitor_locking*", Cause::Monitor),
+    rule(CodeKind::Stub, "[_complete_monitor_locking*", Cause::Monitor),
+    rule(CodeKind::Stub, "[polling_page_*", Cause::Safepoint),
+    rule(CodeKind::Stub, "[SafepointBlob*", Cause::Safepoint),
     rule(CodeKind::Java, "java.lang.Object.wait", Cause::ObjectWait),
     rule(CodeKind::Java, "java.lang.Object.wait0", Cause::ObjectWait),
     rule(CodeKind::Java, "jdk.internal.misc.Unsafe.park", Cause::Park),
@@ -76,12 +82,25 @@ pub(super) const DESCRIPTOR: &[FunctionRule] = &[
     rule(CodeKind::Kernel, "inet_*", Cause::Socket),
     rule(CodeKind::Kernel, "vfs_fsync*", Cause::File),
     rule(CodeKind::Kernel, "filemap_read", Cause::File),
+    // `struct file_operations` of file systems (fs/*/file.c) and of block devices (block/fops.c).
+    rule(CodeKind::Kernel, "*_file_read_iter", Cause::File),
+    rule(CodeKind::Kernel, "*_file_write_iter", Cause::File),
+    rule(CodeKind::Kernel, "nfs_file_read", Cause::File),
+    rule(CodeKind::Kernel, "nfs_file_write", Cause::File),
+    rule(CodeKind::Kernel, "ceph_read_iter", Cause::File),
+    rule(CodeKind::Kernel, "ceph_write_iter", Cause::File),
+    rule(CodeKind::Kernel, "ovl_read_iter", Cause::File),
+    rule(CodeKind::Kernel, "ovl_write_iter", Cause::File),
+    rule(CodeKind::Kernel, "blkdev_read_iter", Cause::File),
+    rule(CodeKind::Kernel, "blkdev_write_iter", Cause::File),
     rule(CodeKind::Kernel, "pipe_read", Cause::File),
     rule(CodeKind::Kernel, "pipe_write", Cause::File),
     rule(CodeKind::Kernel, "anon_pipe_read", Cause::File),
     rule(CodeKind::Kernel, "anon_pipe_write", Cause::File),
-    rule(CodeKind::Kernel, "io_schedule*", Cause::Io),
 ];
+
+/// Functions that wait for a block device, where nothing else is known of the descriptor.
+pub(super) const BLOCK_DEVICE: &[FunctionRule] = &[rule(CodeKind::Kernel, "io_schedule*", Cause::Io)];
 
 /// System calls whose number alone proves the cause, and those whose descriptor has to be a file if
 /// the kernel's frames don't say that it is something else.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::cause::Cause;
-use super::wait_frames::{blocker_of, wait_of};
+use super::wait_labels::{blocker_of, wait_of};
 use crate::event_type::EventType;
 use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
 

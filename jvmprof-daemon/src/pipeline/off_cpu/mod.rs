@@ -5,12 +5,13 @@
 //! | `blockers` | the monitors and blockers that threads of JVMs wait for |
 //! | `cause_classifier` | the cause of a wait, by the rules of `cause_rules` |
 //! | `contentions` | the waits that are for locks |
+//! | `holder_stacks` | where threads were that had a monitor for which others waited |
 //! | `idle` | which waits are idle, by the rules of `idle_rules.toml` and of users |
 //! | `monitor_holders` | who has a monitor |
 //! | `pace` | how often waits are kept |
 //! | `still_waiting` | waits that go on when a window ends |
 //! | `virtual_threads` | what virtual threads wait for that aren't mounted |
-//! | `wait_frames` | stacks and labels that name the cause |
+//! | `wait_labels` | stacks and labels that name the cause |
 //!
 //! A wait's cause is named when its window ends: only then the functions of its stack have their
 //! names. `docs/offcpu.md` explains why the sums are right.
@@ -20,14 +21,16 @@ mod cause;
 mod cause_classifier;
 mod cause_rules;
 mod contentions;
+mod holder_stacks;
 mod idle;
 mod monitor_holders;
 mod pace;
 mod still_waiting;
 mod virtual_threads;
-mod wait_frames;
+mod wait_labels;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use jvmprof_common::off_cpu::{OffCpuSettings, WaitRecord, WaitTotals, WaitingThread, is_runnable};
@@ -37,7 +40,7 @@ use crate::event_type::EventType;
 use crate::hotspot::JvmBlockers;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
-use crate::profile::model::Batch;
+use crate::profile::model::{Batch, Frame};
 use crate::sampler::{OffCpuMaps, SamplerError, StackSample};
 use blockers::{Blockers, NamedBlocker};
 pub use cause::Cause;
@@ -47,8 +50,8 @@ use idle::IdleRules;
 use pace::Pace;
 use still_waiting::{Began, StillWaiting};
 pub use virtual_threads::{VirtualThreadCensus, virtual_wait};
-use wait_frames::WaitFrames;
-pub use wait_frames::{WAIT_LABEL, blocker_of, holder_of, is_idle, wait_of};
+use wait_labels::WaitLabels;
+pub use wait_labels::{WAIT_LABEL, blocker_of, holder_method_of, holder_of, is_idle, wait_of};
 
 /// What is wanted of waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,8 +105,6 @@ pub struct OffCpuCounts {
     pub contended: u64,
     /// JVMs that don't say what their threads wait for.
     pub jvms_without_blockers: u64,
-    /// (nanoseconds, switches) of the kernel programs, where the kernel measures them.
-    pub run_time: Option<(u64, u64)>,
 }
 
 /// Profiles waits.
@@ -112,7 +113,7 @@ pub(super) struct OffCpuProfiler {
     options: OffCpuOptions,
     maps: OffCpuMaps,
     pace: Pace,
-    frames: WaitFrames,
+    frames: WaitLabels,
     idle: IdleRules,
     blockers: Blockers,
     still_waiting: StillWaiting,
@@ -138,7 +139,7 @@ impl OffCpuProfiler {
             options,
             maps,
             pace,
-            frames: WaitFrames::default(),
+            frames: WaitLabels::default(),
             idle,
             blockers: Blockers::new(locks),
             still_waiting: StillWaiting::default(),
@@ -206,10 +207,12 @@ impl OffCpuProfiler {
 
     /// Returns the stacks of a wait with what they count for: one of the time in which the thread
     /// waited, and, if that was long enough, one of the time in which it could run and didn't.
+    /// `reported_ns`: the time of the sample.
     pub(super) fn weigh(
         &mut self,
         key: ProcessKey,
         record: &WaitRecord,
+        reported_ns: u64,
         stack: NamedStack,
     ) -> ((NamedStack, SampleWeight), Option<(NamedStack, SampleWeight)>) {
         self.pace.count();
@@ -224,8 +227,13 @@ impl OffCpuProfiler {
             (self.frames.mark(evidence, NamedBlocker::default(), stack.clone()), weight)
         });
         let weight = SampleWeight { stratum: 0, events: 1, count, value: value(part) };
-        let blocker = self.blockers.name(key, record, monotonic_ns());
+        let blocker = self.blockers.name(key, record, reported_ns, monotonic_ns());
         ((self.frames.mark(own, blocker, stack), weight), runnable)
+    }
+
+    /// Keeps the whole stack of a sample whose thread has a monitor for which another one waits.
+    pub(super) fn keep_holder(&mut self, key: ProcessKey, sample: &StackSample, frames: &Arc<[Arc<Frame>]>) {
+        self.blockers.keep_holder(key, sample, frames);
     }
 
     /// Has what a JVM's threads wait for read from now on, if the JVM says where that is: `find`
@@ -262,8 +270,8 @@ impl OffCpuProfiler {
 
     /// Forgets processes that have ended, and the labels of the last window.
     pub(super) fn begin_window(&mut self, live: &HashSet<ProcessKey>) {
-        self.blockers.begin_window(live, &mut self.maps);
-        self.frames = WaitFrames::default();
+        self.blockers.begin_window(live, &mut self.maps, monotonic_ns());
+        self.frames = WaitLabels::default();
     }
 
     /// Names the causes of a window's waits, in frames and labels.
@@ -271,7 +279,7 @@ impl OffCpuProfiler {
         self.frames.name_causes(batch, &self.idle);
     }
 
-    pub(super) fn counts(&self, run_time: Option<(u64, u64)>) -> OffCpuCounts {
+    pub(super) fn counts(&self) -> OffCpuCounts {
         let WaitTotals { waits, waited_ns, short_waits, short_ns, unfollowed_switches, lost_waits } =
             self.maps.totals();
         OffCpuCounts {
@@ -285,7 +293,6 @@ impl OffCpuProfiler {
             unnamed_blockers: self.blockers.unnamed(),
             contended: self.contended,
             jvms_without_blockers: self.blockers.silent_jvms(),
-            run_time,
         }
     }
 }

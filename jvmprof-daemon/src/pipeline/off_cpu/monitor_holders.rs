@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jvmprof_common::held_monitor::is_owner;
 use jvmprof_common::jvm::GarbageCollector;
 use jvmprof_common::unwind_tables::NS_PER_TICK;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::hotspot::{LiveMemory, OwnerFields, OwnerThread, is_owner, monitor_owner};
+use crate::hotspot::{LiveMemory, OwnerFields, OwnerThread, monitor_owner};
 use crate::types::Avma;
 
 /// Shortest interval of reading the threads of one JVM.

@@ -18,6 +18,8 @@ use crate::sampler::{OffCpuMaps, StackSample};
 use crate::types::Avma;
 
 const PAGE: u64 = 4096;
+/// Index of `rsp` in [`WaitingThread::registers`].
+const RSP: usize = 19;
 /// Shorter waits are reported when they end: the kernel program searches for a part only from here
 /// on.
 const LEAST_NS: u64 = 100_000_000;
@@ -113,9 +115,10 @@ impl StillWaiting {
         for part in others {
             self.report(maps, &part);
         }
-        // The last one is taken first: a wait that has begun lately ends sooner.
+        // The last one is taken first: a wait that has begun lately ends sooner. Those that wait
+        // for a monitor come after the stacks of those that have it.
         self.uninspected = chosen;
-        self.uninspected.sort_unstable_by_key(|part| part.thread.since_ns);
+        self.uninspected.sort_unstable_by_key(|part| (part.thread.monitor_owner == 0, part.thread.since_ns));
     }
 
     /// Returns the next sample of a thread that waits, and keeps until when the wait was reported.
@@ -191,6 +194,7 @@ fn take_sample(
     let waiting = maps.inspect(part.tid).filter(is_same)?;
     let stack = read_stack(&waiting);
     let (blocker, monitor_owner) = blockers.inspect(waiting.pid, waiting.thread_pointer, monotonic_ns());
+    let held_monitor = blockers.held_by(maps, waiting.pid, waiting.thread_pointer, waiting.registers[RSP]);
     let context = read_context(&waiting);
     // It may have gone on while its stack was read. What goes on after this time had this stack
     // then.
@@ -207,12 +211,13 @@ fn take_sample(
         monitor_owner,
         throttled_ns: 0,
     };
-    Some(StackSample::of_waiting(&waiting, record, taken_ns, &stack, &context))
+    let mut sample = StackSample::of_waiting(&waiting, record, taken_ns, &stack, &context);
+    sample.header.held_monitor = held_monitor;
+    Some(sample)
 }
 
 /// Reads the stack from a little below its pointer on, as far as it goes.
 fn read_stack(waiting: &WaitingThread) -> Vec<u64> {
-    const RSP: usize = 19;
     let start = waiting.registers[RSP].saturating_sub((RED_ZONE_WORDS * 8) as u64);
     if !start.is_multiple_of(8) {
         return Vec::new();

@@ -7,12 +7,12 @@ use jvmprof_common::pause::{CAUSE_BYTES, JvmPauseState, NO_OPERATION, PauseRecor
 
 use crate::hotspot::{Image, OperationNames};
 use crate::pipeline::allocation::probed_files::ProbedFile;
-use crate::pipeline::jvm_totals::{JvmName, PauseTotals};
+use crate::pipeline::jvm_totals::{PauseTotals, SeriesName};
 
 /// Past pauses by which samples are labelled: few samples come later than the next one.
 const MAX_PAST: usize = 1024;
 /// What an operation is called that isn't known, and where there is none.
-const UNKNOWN: &str = "unknown";
+pub(super) const UNKNOWN: &str = "unknown";
 const NONE: &str = "none";
 /// Operations in which a JVM stops its threads for good, since it ends. JDK 8 to 12 have none for
 /// it.
@@ -85,11 +85,10 @@ pub(super) struct FollowedJvm {
     events_ended_ns: Option<u64>,
     /// What they knew of it then.
     last: Option<JvmPauseState>,
-    pub(super) name: Option<JvmName>,
-    /// True if that is its main class.
-    pub(super) has_class: bool,
+    pub(super) name: SeriesName,
     pub(super) totals: PauseTotals,
     by_operation: BTreeMap<Arc<str>, PauseTotals>,
+    /// Of a recording: its pauses, as far as they are kept.
     pub(super) events: Vec<Pause>,
     /// Pauses that were seen after its end: those of the program that took its place.
     later_pauses: u64,
@@ -128,8 +127,7 @@ impl FollowedJvm {
             is_replaced: false,
             events_ended_ns: None,
             last: None,
-            name: None,
-            has_class: false,
+            name: SeriesName::default(),
             totals: PauseTotals::default(),
             by_operation: BTreeMap::new(),
             events: Vec::new(),
@@ -268,12 +266,7 @@ impl FollowedJvm {
 
     /// Returns what came since the last call.
     pub(super) fn take_unreported(&mut self) -> PauseTotals {
-        let before = std::mem::replace(&mut self.reported, self.totals);
-        PauseTotals {
-            pauses: self.totals.pauses - before.pauses,
-            to_safepoint_ns: self.totals.to_safepoint_ns - before.to_safepoint_ns,
-            stopped_ns: self.totals.stopped_ns - before.stopped_ns,
-        }
+        self.totals.since(std::mem::replace(&mut self.reported, self.totals))
     }
 
     /// Returns its pauses; `None` if it wasn't followed.
@@ -281,9 +274,10 @@ impl FollowedJvm {
         let ends = [self.until_ns, self.events_ended_ns];
         let until_ns = ends.into_iter().flatten().min().unwrap_or(now_ns);
         let lost = self.lost();
-        if let Some(open) = self.open.take().filter(|open| is_under_way(open, self.last.as_ref())) {
-            self.add_open(&open, until_ns);
-        }
+        // It comes after all others: without one of them it isn't kept either.
+        let all_are_kept = self.events.len() as u64 == self.totals.pauses;
+        let last = self.take_open(until_ns).filter(|_| all_are_kept);
+        self.events.extend(last);
         Some(JvmPauses {
             pid: self.pid,
             since_ns: self.since_ns?,
@@ -295,12 +289,23 @@ impl FollowedJvm {
         })
     }
 
-    /// Adds a pause that was under way at the end, unless the JVM has stopped its threads to end.
-    fn add_open(&mut self, open: &PauseRecord, until_ns: u64) {
-        let operation = self.operation(open);
+    /// Returns the pause that was under way when the kernel programs ceased to follow it, unless it
+    /// had stopped its threads to end.
+    pub(super) fn take_last(&mut self) -> Option<Pause> {
+        let ends = [self.until_ns, self.events_ended_ns];
+        self.events_ended_ns?;
+        let until_ns = ends.into_iter().flatten().min()?;
+        self.take_open(until_ns)
+    }
+
+    /// Adds a pause that is under way, unless the JVM has stopped its threads to end, and returns
+    /// it.
+    fn take_open(&mut self, until_ns: u64) -> Option<Pause> {
+        let open = self.open.take().filter(|open| is_under_way(open, self.last.as_ref()))?;
+        let operation = self.operation(&open);
         let is_last = operation.as_ref().is_none_or(|name| LAST_OPERATIONS.contains(&&**name));
         if is_last && self.until_ns.is_some() {
-            return;
+            return None;
         }
         let pause = Pause {
             began_ns: open.began_ns,
@@ -310,12 +315,8 @@ impl FollowedJvm {
             operation: operation.clone(),
             cause: None,
         };
-        // It comes after all others: without one of them it isn't kept either.
-        let all_are_kept = self.events.len() as u64 == self.totals.pauses;
         self.add(operation.unwrap_or_else(|| UNKNOWN.into()), &pause);
-        if all_are_kept {
-            self.events.push(pause);
-        }
+        Some(pause)
     }
 }
 

@@ -4,13 +4,17 @@
 //! |---|---|
 //! | `followed_jvm` | one JVM: its pauses and their sums |
 //! | `stopped_label` | the label of samples that fall in a pause |
+//! | `summed_jvms` | JVMs whose pauses aren't followed: the sums that they keep themselves |
+//! | `window_pauses` | the pauses of one JVM in the open window, for its profile |
 //!
 //! `docs/pauses.md` explains what counts as a pause.
 
 mod followed_jvm;
 mod stopped_label;
+mod summed_jvms;
 #[cfg(test)]
 mod tests;
+mod window_pauses;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,18 +22,21 @@ use std::sync::Arc;
 use jvmprof_common::pause::{JvmPauseState, PauseRecord};
 
 use super::allocation::probed_files::{NoProbes, ProbedFiles, Purpose};
-use super::jvm_totals::{AllJvmTotals, MAIN_CLASS_LABEL, jvm_name};
+use super::jvm_totals::AllJvmTotals;
 use crate::clock::monotonic_ns;
 use crate::hotspot::{PauseSymbols, PauseVariables, find_pause_symbols};
 use crate::native::debuginfod::Debuginfod;
 use crate::process::{Process, ProcessKey};
-use crate::profile::aggregate::NamedStack;
+use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::LabelSet;
 use crate::sampler::{BackgroundSampler, PauseMap, ProbedFunctions, SamplerError};
 use followed_jvm::FollowedJvm;
 pub use followed_jvm::{JvmPauses, Pause};
 pub use stopped_label::STOPPED_LABEL;
 use stopped_label::StoppedLabels;
+pub use summed_jvms::JvmStops;
+pub(super) use summed_jvms::SummedJvms;
+use window_pauses::{WallClock, WindowPauses};
 
 /// Samples of a JVM after which its pauses are followed without what it doesn't say: while it
 /// starts it says less.
@@ -38,7 +45,8 @@ const ATTEMPTS: u32 = 20;
 const MAX_ENDED: usize = 1024;
 /// Time after a JVM's end in which samples of it may still come, ns.
 const LATE_SAMPLES_NS: u64 = 10_000_000_000;
-/// Pauses that are kept for a recording, at most; further ones are in the sums only.
+/// Pauses that are kept for a recording, or for the open window, at most; further ones are in the
+/// sums only.
 const MAX_KEPT: usize = 20_000;
 /// The reason why the pauses of a JVM can't be seen, or are left out, beyond these.
 const TOO_MANY: &str = "too many JVMs";
@@ -54,9 +62,13 @@ const PURPOSE: Purpose<PauseSymbols> = Purpose {
 pub struct PauseCounts {
     /// JVMs whose pauses can't be seen, by reason.
     pub unseen_jvms: BTreeMap<&'static str, u64>,
+    /// JVMs whose pauses aren't followed and of which it isn't known how long they stop, by reason.
+    pub unknown_sums: BTreeMap<&'static str, u64>,
     /// Pauses of which the kernel program said nothing, since the ring buffer was full, or whose
     /// record was dropped on its way.
     pub lost: u64,
+    /// Pauses that are in the profiles of windows.
+    pub taken: u64,
     /// Pauses whose operation isn't known.
     pub unnamed: u64,
     /// (nanoseconds, runs) of the uprobes, where the kernel measures them.
@@ -94,8 +106,12 @@ pub(super) struct PauseTracker<M = PauseMap> {
     unseen: HashSet<ProcessKey>,
     attempts: HashMap<ProcessKey, u32>,
     labels: StoppedLabels,
-    /// Pauses that may still be kept; `None` where they aren't wanted one by one, nor by JVM.
+    /// Pauses that a recording may still keep; `None`: they go into the profiles of windows.
     to_keep: Option<usize>,
+    /// The pauses of the open window, for its profiles.
+    window: HashMap<ProcessKey, WindowPauses>,
+    /// Those of them that are kept one by one.
+    apart: usize,
     ended: Vec<JvmPauses>,
     counts: PauseCounts,
 }
@@ -110,12 +126,14 @@ impl<M: PausedJvms> PauseTracker<M> {
             attempts: HashMap::new(),
             labels: StoppedLabels::default(),
             to_keep: None,
+            window: HashMap::new(),
+            apart: 0,
             ended: Vec::new(),
             counts: PauseCounts::default(),
         }
     }
 
-    /// Keeps the pauses of each JVM from now on, beside the totals of windows.
+    /// Keeps the pauses of each JVM from now on for [`Self::take`]: no profiles have them.
     pub(super) fn keep_pauses(&mut self) {
         self.to_keep = Some(MAX_KEPT);
     }
@@ -129,6 +147,11 @@ impl<M: PausedJvms> PauseTracker<M> {
     /// Returns true if it is worth asking a JVM where it says why it stops.
     pub(super) fn wants(&self, key: ProcessKey) -> bool {
         !self.jvms.contains_key(&key) && !self.unseen.contains(&key)
+    }
+
+    /// Returns true if the pauses of this JVM can't be seen.
+    pub(super) fn is_unseen(&self, key: ProcessKey) -> bool {
+        self.unseen.contains(&key)
     }
 
     /// Begins to follow a JVM.
@@ -193,8 +216,8 @@ impl<M: PausedJvms> PauseTracker<M> {
     /// Takes what the kernel programs say of a pause.
     pub(super) fn record(&mut self, record: &PauseRecord) {
         // Of the programs of one process an earlier one has ended.
-        let may_be = self.jvms.values_mut().filter(|jvm| jvm.has(record));
-        let Some(jvm) = may_be.min_by_key(|jvm| jvm.until_ns.unwrap_or(u64::MAX)) else {
+        let may_be = self.jvms.iter_mut().filter(|(_, jvm)| jvm.has(record));
+        let Some((key, jvm)) = may_be.min_by_key(|(_, jvm)| jvm.until_ns.unwrap_or(u64::MAX)) else {
             // Without one its JVM has been forgotten, and the pause is counted as lost.
             let before = self.jvms.values_mut().filter(|jvm| jvm.precedes(record));
             if let Some(jvm) = before.max_by_key(|jvm| jvm.until_ns) {
@@ -204,12 +227,48 @@ impl<M: PausedJvms> PauseTracker<M> {
         };
         let Some(pause) = jvm.record(record) else { return };
         self.counts.unnamed += u64::from(pause.operation.is_none());
-        if let Some(left) = &mut self.to_keep
-            && *left > 0
-        {
-            *left -= 1;
-            jvm.events.push(pause);
+        match &mut self.to_keep {
+            Some(0) => {}
+            Some(left) => {
+                *left -= 1;
+                jvm.events.push(pause);
+            }
+            None => {
+                let key = *key;
+                self.add_to_window(key, pause);
+            }
         }
+    }
+
+    fn add_to_window(&mut self, key: ProcessKey, pause: Pause) {
+        let pauses = self.window.entry(key).or_default();
+        let before = pauses.apart();
+        pauses.add(pause, self.apart < MAX_KEPT);
+        self.apart = self.apart + pauses.apart() - before;
+    }
+
+    /// Ends a window: hands the stacks of its pauses to `add`. `is_end`: nothing comes after it.
+    pub(super) fn end_window(
+        &mut self,
+        is_end: bool,
+        mut add: impl FnMut(ProcessKey, NamedStack, SampleWeight),
+    ) {
+        if self.to_keep.is_some() {
+            return;
+        }
+        let ended = self.jvms.iter_mut().filter(|(_, jvm)| is_end || jvm.until_ns.is_some());
+        let last: Vec<_> = ended.filter_map(|(key, jvm)| Some((*key, jvm.take_last()?))).collect();
+        last.into_iter().for_each(|(key, pause)| self.add_to_window(key, pause));
+        self.apart = 0;
+        let clock = WallClock::now();
+        for (key, mut pauses) in self.window.drain() {
+            self.counts.taken += pauses.take(&clock, |stack, weight| add(key, stack, weight));
+        }
+    }
+
+    /// Returns the number of pauses that are in the profiles of windows.
+    pub(super) const fn taken(&self) -> u64 {
+        self.counts.taken
     }
 
     /// Labels the stack of a sample of CPU time if it falls in a pause.
@@ -221,12 +280,8 @@ impl<M: PausedJvms> PauseTracker<M> {
 
     /// Notes what the series of a JVM are called.
     pub(super) fn set_name(&mut self, key: ProcessKey, labels: &LabelSet) {
-        let Some(jvm) = self.jvms.get_mut(&key) else { return };
-        let has_class = labels.get(MAIN_CLASS_LABEL).is_some_and(|class| !class.is_empty());
-        // Its main class isn't known at once.
-        if jvm.name.is_none() || (has_class && !jvm.has_class) {
-            jvm.name = Some(jvm_name(labels));
-            jvm.has_class = has_class;
+        if let Some(jvm) = self.jvms.get_mut(&key) {
+            jvm.name.update(labels);
         }
     }
 
@@ -264,7 +319,7 @@ impl<M: PausedJvms> PauseTracker<M> {
     /// Ends a window: adds what is new to the totals of the JVMs.
     pub(super) fn add_to(&mut self, totals: &mut AllJvmTotals) {
         for jvm in self.jvms.values_mut() {
-            if let Some(name) = jvm.name.clone()
+            if let Some(name) = jvm.name.get().cloned()
                 && jvm.since_ns.is_some()
             {
                 totals.add_pauses(name, jvm.take_unreported());

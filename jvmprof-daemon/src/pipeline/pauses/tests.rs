@@ -137,6 +137,53 @@ fn only_a_recording_keeps_jvms_that_have_ended() {
     assert!(tracker.jvms.is_empty() && tracker.ended.is_empty());
 }
 
+/// What a window's profiles have: the JVM, the leaf, the count and the value of each sample.
+fn end_window(tracker: &mut PauseTracker<Jvms>, is_end: bool) -> Vec<(ProcessKey, String, u64, u64)> {
+    let mut samples = Vec::new();
+    tracker.end_window(is_end, |key, stack, weight| {
+        samples.push((key, stack.frames[0].lines[0].name.to_string(), weight.count, weight.value));
+    });
+    samples
+}
+
+#[test]
+fn a_window_has_the_pauses_that_ended_in_it_and_all_are_counted() {
+    let mut tracker = PauseTracker::new(Jvms::default(), None);
+    follow(&mut tracker, 1, PID);
+    let first = pause(&mut tracker, PID, [10, 11, 13]);
+    tracker.record(&first);
+    let of = |leaf: &str, count, value| (key(1), leaf.to_owned(), count, value);
+    let expected = [of("[stopped]", 1, 2), of("[time to safepoint]", 0, 1)];
+    assert_eq!(end_window(&mut tracker, false), expected);
+    assert_eq!(end_window(&mut tracker, false), []);
+    assert_eq!(tracker.counts(None).taken, 1);
+    assert_eq!(end_window(&mut recording(), true), [], "a recording has them elsewhere");
+}
+
+#[test]
+fn the_pause_in_which_a_jvm_is_killed_is_in_the_window_of_its_end() {
+    let mut tracker = PauseTracker::new(Jvms::default(), None);
+    for (number, pid) in [(1, PID), (2, 8)] {
+        follow(&mut tracker, number, pid);
+        let names = Arc::new(OperationNames::for_tests(&[(0x20, "ThreadDump")]));
+        let mut jvm = FollowedJvm::new(pid, START, ProbedFile::for_tests(), names, Image(Avma(0)));
+        jvm.since_ns = Some(0);
+        tracker.jvms.insert(key(number), jvm);
+        let begin = PauseRecord { is_over: 0, operation: 0x30, ..pause(&mut tracker, pid, [10, 11, 11]) };
+        tracker.map.0.get_mut(&pid).expect("it is followed").reached_ns = 11;
+        tracker.record(&begin);
+    }
+    tracker.exited(PID, 20);
+    let stopped = |number, value| (key(number), "[stopped]".to_owned(), 1, value);
+    let in_window = end_window(&mut tracker, false);
+    assert_eq!(in_window[0], stopped(1, 9));
+    assert!(in_window.iter().all(|(jvm, ..)| *jvm == key(1)), "the other's goes on");
+    // The daemon ends: it counts until then.
+    tracker.end_events();
+    assert!(end_window(&mut tracker, true).iter().any(|(jvm, _, count, _)| (*jvm, *count) == (key(2), 1)));
+    assert_eq!(tracker.counts(None).taken, 2);
+}
+
 #[test]
 fn a_stop_is_under_way_while_the_kernel_programs_say_so() {
     let mut tracker = recording();

@@ -4,7 +4,7 @@
 //! ([`crate::process::process_context`]). The kernel programs then read the thread's record with
 //! each sample; here it becomes labels of the sample. `docs/context.md` explains the protocol.
 
-mod record;
+pub mod record;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,14 +19,10 @@ use super::thread_local_variables::find_context_variable;
 use crate::hotspot::{LiveMemory, ProcessMemory};
 use crate::process::{Backing, Process, ProcessKey};
 use crate::profile::aggregate::NamedStack;
-use crate::profile::model::{SampleLabel, SampleLabels};
+use crate::profile::model::{SampleLabel, SampleLabels, label_names};
 use crate::sampler::ThreadContextMap;
-use crate::types::Avma;
+use crate::types::{Avma, hex};
 use record::ThreadContextRecord;
-
-/// Labels of a sample with the ids of the span that its thread worked on, in hexadecimal digits.
-pub const TRACE_ID_LABEL: &str = "trace_id";
-pub const SPAN_ID_LABEL: &str = "span_id";
 
 /// Different contexts of one window that become labels, at most, and bytes of them.
 const MAX_CONTEXTS: usize = 10_000;
@@ -100,7 +96,7 @@ impl ThreadContexts {
     pub(super) fn new(options: ThreadContextOptions, map: ThreadContextMap) -> Self {
         Self {
             attributes: options.attributes.into_iter().map(|(name, label)| (name, label.into())).collect(),
-            ids: [TRACE_ID_LABEL, SPAN_ID_LABEL].map(Arc::from),
+            ids: [label_names::TRACE_ID, label_names::SPAN_ID].map(Arc::from),
             map,
             followed: HashMap::new(),
             labels: HashMap::new(),
@@ -114,12 +110,18 @@ impl ThreadContexts {
     }
 
     /// Has the kernel programs read the contexts of a process's threads, if it publishes any.
-    pub(super) fn follow(&mut self, process: &Process, start_ns: u64, now_ns: u64) {
+    /// Returns where it has the variable, or that it has none, whenever that was searched.
+    pub(super) fn follow(
+        &mut self,
+        process: &Process,
+        start_ns: u64,
+        now_ns: u64,
+    ) -> Option<Option<ThreadLocalVariable>> {
         if process.context().is_none_or(|context| context.thread_keys.is_none()) {
-            return;
+            return None;
         }
         if self.followed.len() >= MAX_PROCESSES && !self.followed.contains_key(&process.key) {
-            return;
+            return None;
         }
         let followed = self.followed.entry(process.key).or_insert(FollowedProcess {
             pid: process.pid,
@@ -139,7 +141,7 @@ impl ThreadContexts {
             }
         }
         if now_ns < followed.next_ns {
-            return;
+            return None;
         }
         let (is_first, began) = (followed.next_ns == 0, Instant::now());
         let found = find_context_variable(process, start_ns / NS_PER_TICK);
@@ -163,6 +165,7 @@ impl ThreadContexts {
             None => now_ns.saturating_add(pause.max(followed.search_ns)),
         };
         followed.search_ns = (followed.search_ns * 2).min(MAX_SEARCH_NS);
+        Some(followed.variable)
     }
 
     /// Reads the record of a thread that waits, as the kernel program does of one that runs: in
@@ -206,7 +209,7 @@ impl ThreadContexts {
             return false;
         };
         // Bytes after the record are whatever was in memory.
-        let bytes = &bytes[..record.len()];
+        let bytes = &bytes[..record.size_bytes()];
         let results = stacks.map(|stack| self.label_stack(process.key, keys, (&record, bytes), stack));
         match results.min() {
             Some(LabelResult::LeftOut) => self.counts.left_out += 1,
@@ -289,8 +292,4 @@ enum LabelResult {
     Labelled,
     /// The record says nothing that is to be a label.
     Nothing,
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -4,16 +4,16 @@ use jvmprof_common::thread_context::{ATTRIBUTES_SIZE_OFFSET, RECORD_HEADER_BYTES
 
 /// A record that was copied whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ThreadContextRecord<'a> {
-    pub(super) trace_id: [u8; 16],
-    pub(super) span_id: [u8; 8],
+pub struct ThreadContextRecord<'a> {
+    pub trace_id: [u8; 16],
+    pub span_id: [u8; 8],
     attributes: &'a [u8],
 }
 
 impl<'a> ThreadContextRecord<'a> {
     /// Parses a record; `None` if it isn't valid, or shorter than its header. Attributes that are
     /// not all there are cut off.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>()?;
         let size = Self::attributes_size(header)?;
         Some(Self {
@@ -24,24 +24,24 @@ impl<'a> ThreadContextRecord<'a> {
     }
 
     /// Returns how many bytes of attributes a header announces; `None` if the record isn't valid.
-    pub(super) fn attributes_size(header: &[u8]) -> Option<u16> {
+    pub fn attributes_size(header: &[u8]) -> Option<u16> {
         let header = header.first_chunk::<RECORD_HEADER_BYTES>()?;
         let size = [header[ATTRIBUTES_SIZE_OFFSET], header[ATTRIBUTES_SIZE_OFFSET + 1]];
         (header[VALID_OFFSET] == 1).then_some(u16::from_le_bytes(size))
     }
 
     /// Returns how many bytes of what was copied are the record.
-    pub(super) fn len(&self) -> usize {
+    pub fn size_bytes(&self) -> usize {
         RECORD_HEADER_BYTES + self.attributes.len()
     }
 
     /// Returns true if a span is active: neither of the ids is zero.
-    pub(super) fn has_span(&self) -> bool {
+    pub fn has_span(&self) -> bool {
         self.trace_id != [0; 16] && self.span_id != [0; 8]
     }
 
     /// Returns the attributes: index of the key, and value. One that is cut off ends them.
-    pub(super) fn attributes(&self) -> impl Iterator<Item = (u8, &'a [u8])> + use<'a> {
+    pub fn attributes(&self) -> impl Iterator<Item = (u8, &'a [u8])> + use<'a> {
         let mut rest = self.attributes;
         std::iter::from_fn(move || {
             let [key, length, after @ ..] = rest else { return None };
@@ -66,7 +66,7 @@ mod tests {
         let bytes = record(1, 9, b"\x00\x03GET\x07\x02/a\0\0\0");
         let record = ThreadContextRecord::parse(&bytes).expect("a record");
         assert_eq!((record.trace_id, record.span_id, record.has_span()), ([1; 16], [2; 8], true));
-        assert_eq!(record.len(), bytes.len() - 3, "what was copied beyond it doesn't count");
+        assert_eq!(record.size_bytes(), bytes.len() - 3, "what was copied beyond it doesn't count");
         assert_eq!(record.attributes().collect::<Vec<_>>(), [(0, &b"GET"[..]), (7, b"/a")]);
     }
 

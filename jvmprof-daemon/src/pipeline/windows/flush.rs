@@ -9,6 +9,9 @@ use crate::pipeline::{MAX_UNLABELLED_STACKS, Pipeline, off_cpu};
 use crate::process::{Process, ProcessKey};
 use crate::profile::model::Batch;
 
+/// What a pause's values are multiples of: its type is pauses, and each is one.
+const PAUSE_PERIOD: u64 = 1;
+
 impl Pipeline {
     /// Returns the window's profile; the next window begins.
     pub fn flush(&mut self) -> Flushed {
@@ -33,6 +36,12 @@ impl Pipeline {
                 window.add_unlabelled(owner, stack, weight);
             }
         }
+        if let Some(pauses) = &mut state.pauses {
+            let window = state.windows.aggregator(EventType::Pause, PAUSE_PERIOD);
+            pauses.end_window(state.release, |key, stack, weight| {
+                window.add_unlabelled(targets.owner_of(key, EventType::Pause), stack, weight);
+            });
+        }
         let mut flushed = state.windows.flush(
             |owner, frames| end.finalize_names(owner.process, frames),
             |owner, samples| targets.finalize_labels(owner, samples, state.release),
@@ -49,6 +58,7 @@ impl Pipeline {
                     batch.period = off_cpu.interval();
                     off_cpu.name_causes(batch);
                 }
+                (EventType::Pause, ..) => continue,
                 _ => {}
             }
             state.thread_kinds.label(batch);
@@ -60,6 +70,8 @@ impl Pipeline {
         if let Some(pauses) = &mut state.pauses {
             pauses.add_to(&mut state.jvm_totals);
         }
+        state.summed_jvms.read_all(monotonic_ns);
+        state.summed_jvms.add_to(&mut state.jvm_totals);
         drop(by_key);
         state.table.remove_exited();
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
@@ -68,6 +80,7 @@ impl Pipeline {
         if let Some(contexts) = &mut state.thread_contexts {
             contexts.begin_window(&live);
         }
+        state.summed_jvms.begin_window(|key| live.contains(&key) && targets.is_wanted(key, EventType::Cpu));
         if let Some(pauses) = &mut state.pauses {
             pauses.begin_window(|key| live.contains(&key) && targets.is_wanted(key, EventType::Cpu));
         }
@@ -102,7 +115,7 @@ impl Pipeline {
         if let Some(off_cpu) = &mut state.off_cpu {
             labelled.iter_mut().for_each(|batch| off_cpu.name_causes(batch));
         }
-        for batch in &mut labelled {
+        for batch in labelled.iter_mut().filter(|batch| batch.event != EventType::Pause) {
             state.thread_kinds.label(batch);
             state.jvm_totals.add(batch);
         }

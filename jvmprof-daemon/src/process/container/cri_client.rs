@@ -5,7 +5,7 @@ use std::path::Path;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Error};
 
-use super::kubelet_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
+use super::runtime_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
 use super::{ContainerMetadata, ContainersOptions};
 use crate::proto::cri::runtime_service_client::RuntimeServiceClient;
 use crate::proto::cri::{
@@ -61,7 +61,8 @@ impl CriClient {
     }
 }
 
-fn metadata(
+/// Returns what the runtime's descriptions of a container and its pod say.
+pub fn metadata(
     container: Option<Container>,
     pod: Option<PodSandbox>,
     options: &ContainersOptions,

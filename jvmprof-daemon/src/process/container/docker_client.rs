@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::net::UnixStream;
 
 use super::error::RuntimeError;
-use super::kubelet_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
+use super::runtime_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
 use super::{ContainerMetadata, ContainersOptions};
 
 /// Most bytes of an answer, which has environment and mounts, too.
@@ -57,9 +57,9 @@ impl DockerClient {
             return Ok(None);
         }
         let Some(body) = self.get(&format!("/containers/{id}/json")).await? else { return Ok(None) };
-        let inspected = serde_json::from_slice::<DockerContainer>(&body)
+        let metadata = parse_answer(&body, options)
             .map_err(|error| self.bad_answer(format!("no container's description: {error}")))?;
-        Ok(Some(metadata(inspected, options)))
+        Ok(Some(metadata))
     }
 
     /// Returns the body of an answer; `None` for status 404.
@@ -91,13 +91,17 @@ impl DockerClient {
     }
 }
 
-fn metadata(inspected: DockerContainer, options: &ContainersOptions) -> ContainerMetadata {
-    let DockerContainer { name, config } = inspected;
+/// Parses the body of an answer.
+///
+/// # Errors
+/// It describes no container.
+pub fn parse_answer(body: &[u8], options: &ContainersOptions) -> serde_json::Result<ContainerMetadata> {
+    let DockerContainer { name, config } = serde_json::from_slice(body)?;
     let mut labels = config.labels.unwrap_or_default();
     let mut label = |name: &str| labels.remove(name).and_then(value);
     let (namespace, pod, pod_uid) = (label(NAMESPACE), label(POD), label(POD_UID));
     let name = name.trim_start_matches('/').to_owned();
-    ContainerMetadata {
+    Ok(ContainerMetadata {
         container: label(CONTAINER).or_else(|| value(name)),
         image: value(config.image),
         pod_labels: allowed(labels, &options.pod_labels),
@@ -105,5 +109,5 @@ fn metadata(inspected: DockerContainer, options: &ContainersOptions) -> Containe
         namespace,
         pod,
         pod_uid,
-    }
+    })
 }

@@ -4,13 +4,13 @@
 //! the cluster are needed. A lookup doesn't block: it returns [`MetadataLookup::Pending`] while a
 //! query is under way, and is repeated when [`Containers::generation`] has changed.
 
-mod cri_client;
-mod docker_client;
+pub mod cri_client;
+pub mod docker_client;
 mod error;
-mod kubelet_labels;
 mod metadata_cache;
 mod query_thread;
 mod runtime_client;
+mod runtime_labels;
 #[cfg(test)]
 mod tests;
 

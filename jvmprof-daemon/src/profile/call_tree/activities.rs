@@ -15,7 +15,7 @@ pub type ActivitySamples = [u64; JVM_ACTIVITIES];
 #[derive(Debug, Default)]
 pub(super) struct Activities {
     /// False for what isn't CPU time.
-    is_counted: bool,
+    pub(super) is_counted: bool,
     /// By function.
     roles: Vec<FrameRole>,
     /// Samples of the tree and of its base, by the node in which they end.
@@ -36,11 +36,22 @@ impl Activities {
         }
     }
 
+    /// Adds samples of a tree and its base that were counted elsewhere. They aren't among those
+    /// that [`TreeBuilder::take_activity_totals`] returns.
+    pub(super) fn add_counts(&mut self, node: u32, activity: JvmActivity, counts: [u64; 2]) {
+        let sums = self.ends.entry((node, activity)).or_default();
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+
+    /// Returns the samples of the tree and of its base by the node in which they end, in any order.
+    pub(super) fn into_ends(self) -> Vec<(u32, JvmActivity, [u64; 2])> {
+        self.ends.into_iter().map(|((node, activity), counts)| (node, activity, counts)).collect()
+    }
+
     /// Takes over that the tree was cut: `places` says where stacks end now that ended in a node.
     pub(super) fn moved(&mut self, places: &[u32]) {
         for ((node, activity), counts) in std::mem::take(&mut self.ends) {
-            let sums = self.ends.entry((places[node as usize], activity)).or_default();
-            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            self.add_counts(places[node as usize], activity, counts);
         }
     }
 

@@ -39,6 +39,11 @@ impl ComparedCounts {
         if is_base { &mut self.base } else { &mut self.main }.add(counts);
     }
 
+    pub(super) fn add_all(&mut self, other: Self) {
+        self.main.add(other.main);
+        self.base.add(other.base);
+    }
+
     /// What decides which functions and lines are listed: attributed, own and total samples.
     pub(super) fn weights(&self) -> [u64; 3] {
         let Self { main, base } = self;
@@ -56,7 +61,7 @@ pub(super) struct FunctionSamples {
     /// Samples by how the innermost call ran, in the order of `ExecutionMode`.
     pub(super) how: [u64; EXECUTION_MODES],
     /// The last stack that counted towards `total`.
-    stamp: u64,
+    pub(super) stamp: u64,
 }
 
 impl FunctionSamples {
@@ -68,12 +73,16 @@ impl FunctionSamples {
         if step.line == 0 {
             return;
         }
-        if let Some((_, line)) = self.lines.iter_mut().find(|(line, _)| *line == step.line) {
-            line.add(counts, is_base);
+        let mut of_line = ComparedCounts::default();
+        of_line.add(counts, is_base);
+        self.add_line(step.line, of_line);
+    }
+
+    pub(super) fn add_line(&mut self, line: u32, counts: ComparedCounts) {
+        if let Some((_, known)) = self.lines.iter_mut().find(|(known, _)| *known == line) {
+            known.add_all(counts);
         } else if self.lines.len() < MAX_LINES {
-            let mut line = ComparedCounts::default();
-            line.add(counts, is_base);
-            self.lines.push((step.line, line));
+            self.lines.push((line, counts));
         }
     }
 }

@@ -18,6 +18,9 @@ mod page_columns;
 mod path_hash;
 mod prune;
 mod sample_times;
+mod stored_counts;
+mod stored_nodes;
+mod tree_counts;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,6 +39,8 @@ use function_samples::FunctionSamples;
 pub use page_columns::{CallTree, ComparedFunction, Pruned};
 pub use path_hash::{InvalidPathHash, PathHash};
 pub use sample_times::SampleTimes;
+pub use stored_counts::InvalidTreeCounts;
+pub use tree_counts::TreeCounts;
 
 /// NodeColumns that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;
@@ -70,6 +75,25 @@ pub enum NodeKind {
     Class = 8,
     /// Code that HotSpot generated for itself.
     Stub = 9,
+}
+
+impl NodeKind {
+    /// Returns the kind with this number.
+    fn of_number(number: u64) -> Option<Self> {
+        let all = [
+            Self::Root,
+            Self::Label,
+            Self::Kernel,
+            Self::Native,
+            Self::Jit,
+            Self::Java,
+            Self::Marker,
+            Self::Pruned,
+            Self::Class,
+            Self::Stub,
+        ];
+        all.into_iter().find(|kind| *kind as u64 == number)
+    }
 }
 
 impl Serialize for NodeKind {
@@ -164,6 +188,8 @@ pub struct TreeBuilder {
     pruned: u32,
     /// NodeColumns that were given up so far.
     pruned_nodes: usize,
+    /// The most samples that a node may lack because it was given up in between.
+    most_lacking: u64,
 }
 
 impl Default for TreeBuilder {
@@ -193,6 +219,7 @@ impl TreeBuilder {
             max_nodes,
             pruned: 0,
             pruned_nodes: 0,
+            most_lacking: 0,
         };
         builder.intern("");
         let root = builder.function(NodeKind::Root, "all", "", "");
@@ -304,6 +331,11 @@ impl TreeBuilder {
     pub fn count_base(&mut self, is_base: bool) {
         self.is_base = is_base;
         self.has_base |= is_base;
+    }
+
+    /// Makes the tree one that is compared with a base, even if that has no stacks.
+    pub fn compare(&mut self) {
+        self.has_base = true;
     }
 
     /// Returns the node of a step of a stack, below that of the step before it.

@@ -166,7 +166,7 @@ impl TreeBuilder {
     }
 
     /// Cuts the tree to `max_nodes` as [`Self::finish`] does.
-    pub(super) fn cut(&mut self, max_nodes: usize) {
+    pub fn cut(&mut self, max_nodes: usize) {
         self.prune(max_nodes.max(2));
     }
 

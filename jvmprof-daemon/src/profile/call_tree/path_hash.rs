@@ -1,8 +1,8 @@
 //! A short name of a node: a hash of the functions from the root to it.
 //!
-//! The page computes the same (`assets/tree/paths.js`), keeps the hash of the frame that it zoomed
-//! to in its address, and asks with it for what a tree of bounded size has no room for. Names of
-//! two nodes are equal by chance once in 2^64: that would show stacks of both.
+//! The page computes the same (`assets/tree/subtrees.js`), keeps the hash of the frame that it
+//! zoomed to in its address, and asks with it for what a tree of bounded size has no room for.
+//! Names of two nodes are equal by chance once in 2^64: that would show stacks of both.
 
 use std::fmt;
 use std::str::FromStr;
@@ -66,7 +66,7 @@ impl FromStr for PathHash {
 mod tests {
     use super::*;
 
-    /// `tests/page/scripts/paths.test.mjs` asks the page's own for the same.
+    /// `tests/page/scripts/subtrees.test.mjs` asks the page's own for the same.
     #[test]
     fn the_hash_of_a_path_is_the_one_that_the_page_computes() {
         let run = PathHash::of_function(NodeKind::Java, "java.lang.Thread.run", "Thread.java", "jvm");

@@ -18,6 +18,8 @@ impl TreeBuilder {
         let mut places: Vec<u32> = vec![u32::MAX; old.len()];
         // Where stacks end now that ended in a node.
         let mut ends: Vec<u32> = vec![0; old.len()];
+        // A node that comes back may have had so many samples before.
+        let mut heaviest_cut = 0;
         for (index, node) in old.into_iter().enumerate() {
             let parent = places[node.parent as usize];
             if index == 0 || keep[index] {
@@ -25,7 +27,10 @@ impl TreeBuilder {
                 ends[index] = places[index];
                 continue;
             }
-            self.pruned_nodes += usize::from(node.function != self.pruned);
+            if node.function != self.pruned {
+                self.pruned_nodes += 1;
+                heaviest_cut = heaviest_cut.max(node.weight());
+            }
             ends[index] = ends[node.parent as usize];
             if parent != u32::MAX {
                 ends[index] = self.child(parent, self.pruned);
@@ -34,6 +39,7 @@ impl TreeBuilder {
                 rest.base += node.base;
             }
         }
+        self.most_lacking = self.most_lacking.saturating_add(heaviest_cut);
         self.activities.moved(&ends);
     }
 
@@ -59,30 +65,52 @@ impl TreeBuilder {
     /// heaviest nodes with the index as second key are closed under "parent of".
     fn heaviest(&self, max_nodes: usize) -> Vec<bool> {
         let mut order: Vec<u32> = (0..self.nodes.len() as u32).collect();
-        order.sort_unstable_by_key(|&node| (Reverse(self.nodes[node as usize].weight()), node));
-        let marked = |count: usize| {
-            let mut keep = vec![false; self.nodes.len()];
-            order[..count].iter().for_each(|&node| keep[node as usize] = true);
-            keep
-        };
+        let key = |&node: &u32| (Reverse(self.nodes[node as usize].weight()), node);
+        // Only these can stay, and only their order matters.
+        if max_nodes < order.len() {
+            order.select_nth_unstable_by_key(max_nodes, key);
+            order.truncate(max_nodes);
+        }
+        order.sort_unstable_by_key(key);
+        let remainders = self.remainders(&order);
         let (mut fits, mut too_many) = (1, max_nodes);
         while fits + 1 < too_many {
             let count = fits.midpoint(too_many);
-            if count + self.remainders(&marked(count)) <= max_nodes {
+            if count + remainders[count] <= max_nodes {
                 fits = count;
             } else {
                 too_many = count;
             }
         }
-        marked(fits)
+        let mut keep = vec![false; self.nodes.len()];
+        order[..fits].iter().for_each(|&node| keep[node as usize] = true);
+        keep
     }
 
-    /// Kept nodes that lose a child, each of which gets one `[pruned]` child instead.
-    fn remainders(&self, keep: &[bool]) -> usize {
-        let mut loses = vec![false; keep.len()];
-        for (node, _) in self.nodes.iter().zip(keep).filter(|(_, kept)| !**kept) {
-            loses[node.parent as usize] = keep[node.parent as usize];
+    /// Returns, for each number of nodes that are kept of an order, how many of these lose a child:
+    /// each gets one `[pruned]` child instead.
+    fn remainders(&self, order: &[u32]) -> Vec<usize> {
+        let unranked = order.len();
+        let mut ranks = vec![unranked; self.nodes.len()];
+        order.iter().enumerate().for_each(|(rank, &node)| ranks[node as usize] = rank);
+        // By rank: that of the lightest child, which goes first.
+        let mut lightest = vec![0; unranked];
+        for (node, rank) in self.nodes.iter().zip(&ranks).skip(1) {
+            if let Some(of_parent) = lightest.get_mut(ranks[node.parent as usize]) {
+                *of_parent = (*rank).max(*of_parent);
+            }
         }
-        loses.iter().filter(|loses| **loses).count()
+        // A node loses a child as long as it is kept itself and its lightest child isn't.
+        let (mut begins, mut ends) = (vec![0; unranked + 2], vec![0; unranked + 2]);
+        for (rank, lightest) in lightest.into_iter().enumerate().filter(|(rank, child)| child > rank) {
+            begins[rank + 1] += 1;
+            ends[lightest + 1] += 1;
+        }
+        let mut losing = 0;
+        let sums = begins.into_iter().zip(ends).map(|(begins, ends): (usize, usize)| {
+            losing = losing + begins - ends;
+            losing
+        });
+        sums.collect()
     }
 }

@@ -1,4 +1,5 @@
 mod activities;
+mod counts;
 mod functions;
 mod methods;
 mod subtrees;

@@ -13,9 +13,9 @@ use smallvec::SmallVec;
 
 use super::line_column::JavaLineDetails;
 use super::sampled_events::events_comment;
-use crate::event_type::{EventType, SampleType};
+use crate::event_type::{EventType, NumberLabel, SampleType};
 use crate::profile::gzip;
-use crate::profile::model::{self, Batch, Frame, LabelSet, Series};
+use crate::profile::model::{self, Batch, Frame, LabelSet, SampleLabel, Series};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::types::BuildId;
 use crate::types::FastHasher;
@@ -87,6 +87,7 @@ pub fn for_file_of_events(batches: &[Batch]) -> Profile {
     for batch in batches {
         let begin = builder.profile.sample.len();
         builder.sample_types = types(batch);
+        builder.number_label = batch.event.descriptor().number_label;
         for series in &batch.series {
             let labels = builder.labels(&series.labels);
             builder.add(series, &labels);
@@ -137,6 +138,7 @@ type LocationKey = (u64, u64, SmallVec<[(u64, u32, u32); 4]>);
 struct Builder<'a> {
     profile: Profile,
     sample_types: &'static [SampleType],
+    number_label: Option<NumberLabel>,
     texts: HashMap<TextKey, i64, FastHasher>,
     strings: HashMap<&'a str, i64, FastHasher>,
     frames: HashMap<usize, u64, FastHasher>,
@@ -164,6 +166,7 @@ impl<'a> Builder<'a> {
         self.mappings.clear();
         self.build_ids.clear();
         self.string("");
+        self.number_label = batch.event.descriptor().number_label;
         self.profile.sample_type = self.sample_types.iter().map(|of| self.value_type(of)).collect();
         self.profile.period_type = Some(self.value_type(&batch.event.descriptor().period_type));
         self.profile.period = i64::try_from(batch.period).unwrap_or(i64::MAX);
@@ -210,13 +213,19 @@ impl<'a> Builder<'a> {
             let location_id = sample.frames.iter().map(|frame| self.location(frame)).collect();
             let number = |of: &SampleType| i64::try_from(sample.number(of.number)).unwrap_or(i64::MAX);
             let value = self.sample_types.iter().map(number).collect();
-            let own = sample.labels.iter().map(|label| Label {
-                key: self.text(&label.name),
-                str: self.text(&label.value),
-                ..Label::default()
-            });
+            let own = sample.labels.iter().map(|label| self.sample_label(label));
             let label = labels.iter().cloned().chain(own).collect();
             self.profile.sample.push(Sample { location_id, value, label });
+        }
+    }
+
+    fn sample_label(&mut self, label: &'a SampleLabel) -> Label {
+        let key = self.text(&label.name);
+        let number = self.number_label.filter(|number| number.name == &*label.name);
+        let of_number = number.and_then(|number| Some((number.unit, label.value.parse().ok()?)));
+        match of_number {
+            Some((unit, num)) => Label { key, num, num_unit: self.string(unit), ..Label::default() },
+            None => Label { key, str: self.text(&label.value), ..Label::default() },
         }
     }
 

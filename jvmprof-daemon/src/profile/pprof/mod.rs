@@ -3,6 +3,7 @@
 mod cpu_time;
 pub mod decode;
 mod encode;
+pub mod jvm_pauses;
 pub mod line_column;
 pub mod merge;
 mod sampled_events;

@@ -117,11 +117,6 @@ impl Btf {
         Ok(words.flat_map(u32::to_le_bytes).chain(names).collect())
     }
 
-    /// Returns true if the kernel has a tracepoint of this name.
-    pub fn has_tracepoint(&self, tracepoint: &str) -> bool {
-        self.named(&format!("btf_trace_{tracepoint}")).next().is_some()
-    }
-
     /// Returns the types of this name: index and offset of the record.
     fn named(&self, name: &str) -> impl Iterator<Item = (usize, u32)> {
         // Comparing a hundred thousand numbers is quicker than as many names. A longer name that
@@ -223,7 +218,6 @@ mod tests {
         let id =
             |btf: &Btf| btf.types.iter().position(|at| btf.is_kind(*at, KIND_FUNC) && btf.name(*at) == name);
         assert_eq!(id(&alone), id(&btf));
-        assert!(btf.has_tracepoint("sched_switch") && !btf.has_tracepoint("sched_swi"));
         assert!(matches!(btf.of_function("no_such_function"), Err(BtfError::NoFunction { .. })));
     }
 

@@ -1,12 +1,16 @@
 //! Loading of the eBPF object: sizes of its maps, and offsets of kernel structures as globals.
 
+use std::thread;
+
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use jvmprof_common::abi::{PROBE_SLOTS, globals};
+use landlock::{AccessFs, Ruleset, RulesetAttr as _, RulesetError, RulesetStatus};
 
 use super::btf::{Btf, BtfError};
 use super::maps::MapSizes;
 use super::object::program_error;
-use super::{allocation_maps, off_cpu_maps, pause_maps, thread_context_map};
+use super::off_cpu::maps as off_cpu_maps;
+use super::{allocation_maps, pause_maps, thread_context_map};
 use crate::sampler::error::SamplerError;
 use crate::sampler::online_cpus;
 use crate::sampler::options::SamplerOptions;
@@ -58,17 +62,16 @@ pub(super) fn load(
     let monitor_owners = u32::from(options.monitor_owners);
     let log = u32::from(options.kernel_log);
     let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
-    let mut loader = EbpfLoader::new();
+    let mut loader = loader_without_kernel_types();
     let sizes = MapSizes::of_machine().entries().into_iter();
     let sizes = sizes.chain(allocation_maps::sizes(options.allocation));
-    let sizes = sizes.chain(off_cpu_maps::sizes(options.off_cpu));
+    let sizes = sizes.chain(off_cpu_maps::sizes(options.off_cpu, options.monitor_owners));
     let single = [thread_context_map::size(options.thread_context), pause_maps::size(options.pauses)];
     for (name, entries) in sizes.chain(single) {
         loader.map_max_entries(name, entries);
     }
     let cpus = online_cpus::possible()?;
     let probe_slots = if options.allocation || options.off_cpu { PROBE_SLOTS } else { 0 };
-    // No relocation needs the kernel's types, which take tens of megabytes.
     loader
         .btf(None)
         .verifier_log_level(verifier_log)
@@ -109,6 +112,28 @@ pub(super) fn load(
         .map_err(SamplerError::Load)
 }
 
+/// Creates a loader that hasn't read the kernel's types. No relocation needs them, and they take
+/// 10 MB and 20 ms, but aya reads them whenever it makes a loader (up to 0.14, the last version
+/// that Rust 1.95 builds). So the loader is made by a thread that may open no file, where Landlock
+/// is there.
+fn loader_without_kernel_types() -> EbpfLoader<'static> {
+    let make = || {
+        match deny_reading_files() {
+            Ok(RulesetStatus::FullyEnforced) => {}
+            status => tracing::debug!(?status, "the kernel's types are read, which nothing needs"),
+        }
+        EbpfLoader::new()
+    };
+    let thread = thread::Builder::new().name("loader".to_owned()).spawn(make);
+    thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_default()
+}
+
+/// Keeps this thread, and only it, from opening files for reading from now on.
+fn deny_reading_files() -> Result<RulesetStatus, RulesetError> {
+    let ruleset = Ruleset::default().handle_access(AccessFs::ReadFile)?.create()?;
+    Ok(ruleset.restrict_self()?.ruleset)
+}
+
 /// Returns the type information of the function that [`NEW_MAPPING`] is attached to, for aya.
 pub(super) fn mapped_function(btf: &Btf) -> Result<aya::Btf, SamplerError> {
     let function = btf.of_function(MAPPED)?;
@@ -137,4 +162,20 @@ fn quota_offsets(btf: &Btf) -> Result<Option<QuotaOffsets>, BtfError> {
     };
     let sum = btf.offset_of("cfs_rq", "throttled_clock_self_time")?;
     Ok((sum == throttled + 8).then_some(offsets))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_may_read_no_file_is_the_only_one() {
+        let denied = thread::spawn(|| (deny_reading_files(), fs::read("/proc/self/status")));
+        let (status, read) = denied.join().expect("the thread ends");
+        let enforced = matches!(status, Ok(RulesetStatus::FullyEnforced));
+        assert_eq!(read.is_err(), enforced, "{status:?}");
+        assert!(fs::read("/proc/self/status").is_ok());
+    }
 }

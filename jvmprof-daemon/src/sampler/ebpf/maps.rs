@@ -13,7 +13,7 @@ use super::allocation_maps::AllocationMaps;
 use super::dropped_processes::DroppedProcesses;
 use super::kernel_symbols::KernelSymbolizer;
 use super::object::{PodValue, impl_pod, map_error, take_map};
-use super::off_cpu_maps::OffCpuMaps;
+use super::off_cpu::maps::OffCpuMaps;
 use super::pause_maps::PauseMap;
 use super::thread_context_map::ThreadContextMap;
 use crate::sampler::error::SamplerError;
@@ -190,6 +190,21 @@ impl BpfMaps {
     /// Returns an error if the map is full, or the kernel refused.
     pub fn set_process(&mut self, pid: u32, entry: ProcessEntry) -> Result<(), SamplerError> {
         self.processes.insert(pid, PodValue(entry), 0).map_err(map_error(PROCESSES))
+    }
+
+    /// Sets the entry of a process, unless it was removed, by the kernel program, too.
+    pub fn replace_process(&mut self, pid: u32, entry: ProcessEntry) {
+        /// Of include/uapi/linux/bpf.h.
+        const BPF_EXIST: u64 = 2;
+        if let Err(error) = self.processes.insert(pid, PodValue(entry), BPF_EXIST) {
+            tracing::debug!(pid, %error, "a process's entry isn't replaced");
+        }
+    }
+
+    /// Returns the entry of a process.
+    #[cfg(test)]
+    pub(crate) fn process(&self, pid: u32) -> Option<ProcessEntry> {
+        self.processes.get(&pid, 0).ok().map(|entry| entry.0)
     }
 
     /// Removes a process.

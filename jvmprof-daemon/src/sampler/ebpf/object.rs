@@ -49,7 +49,6 @@ pub(super) fn load_kind(program: &mut Program) -> Result<(), ProgramError> {
         Program::PerfEvent(program) => program.load(),
         Program::RawTracePoint(program) => program.load(),
         Program::TracePoint(program) => program.load(),
-        Program::KProbe(program) => program.load(),
         Program::UProbe(program) => program.load(),
         _ => Err(ProgramError::UnexpectedProgramType),
     }

@@ -21,8 +21,8 @@ use super::btf::Btf;
 use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
 use super::maps::{BpfMaps, MapSizes};
 use super::object::{load_program, load_tail_calls, map_error, program, program_error, take_map};
-use super::off_cpu_maps::OffCpuMaps;
-use super::off_cpu_programs::OffCpuPrograms;
+use super::off_cpu::maps::OffCpuMaps;
+use super::off_cpu::programs::OffCpuPrograms;
 use super::pause_maps::PauseMap;
 use super::thread_context_map::ThreadContextMap;
 use super::uprobes::{self, AllocationProbes, AttachedProbes, ProbedFunctions};
@@ -61,7 +61,7 @@ pub(in crate::sampler) struct KernelPrograms {
     clock: SampleClock,
     frequency: u64,
     logger: Option<EbpfLogger<&'static dyn log::Log>>,
-    /// The kernel measures the programs' run time while this is open.
+    /// The kernel measures the run time of all programs of the host while this is open.
     stats: Option<OwnedFd>,
 }
 
@@ -84,9 +84,14 @@ impl KernelPrograms {
         // The verifier's reason without its log, which `doctor --programs` prints.
         let btf = Btf::of_running_kernel()?;
         let mut ebpf = load(options, &btf, VerifierLogLevel::STATS)?;
-        let stats = enable_stats(Stats::RunTime)
-            .inspect_err(|error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"))
-            .ok();
+        // They take a third of what a switch costs where waits are profiled, of every program.
+        let stats = (!options.off_cpu).then(|| enable_stats(Stats::RunTime)).and_then(|stats| {
+            stats
+                .inspect_err(
+                    |error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"),
+                )
+                .ok()
+        });
         let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf)).and_then(|logger| {
             logger.inspect_err(|error| tracing::warn!(%error, "no log of the kernel programs")).ok()
         });
@@ -103,7 +108,7 @@ impl KernelPrograms {
             attach_raw_tracepoint(&mut ebpf, FORK, "sched_process_fork")?;
         }
         attach_raw_tracepoint(&mut ebpf, EXEC, "sched_process_exec")?;
-        let off_cpu = options.off_cpu.then(|| OffCpuPrograms::load(&mut ebpf, &btf)).transpose()?;
+        let off_cpu = options.off_cpu.then(|| OffCpuPrograms::load(&mut ebpf)).transpose()?;
         let attached = attach_new_mapping(&mut ebpf, &btf);
         drop(btf);
         if let Err(error) = &attached {
@@ -144,7 +149,7 @@ impl KernelPrograms {
         let prepared = prepare(tables)?;
         programs.attach_all(cpus)?;
         if let Some(off_cpu) = &mut programs.off_cpu {
-            off_cpu.attach(&mut programs.ebpf)?;
+            off_cpu.attach(&mut programs.ebpf, cpus)?;
         }
         Ok((programs, prepared))
     }
@@ -167,7 +172,7 @@ impl KernelPrograms {
                 tracing::info!(cpu, "a CPU came online");
             }
         }
-        Ok(())
+        self.off_cpu.as_mut().map_or(Ok(()), |off_cpu| off_cpu.update_cpus(cpus))
     }
 
     /// Reopens each CPU's event with another frequency. Whether the kernel accepts a frequency or a
@@ -278,13 +283,6 @@ impl KernelPrograms {
     pub(in crate::sampler) fn pause_run_time(&self) -> Option<(u64, u64)> {
         self.stats.as_ref()?;
         uprobes::pause_run_time(&self.ebpf)
-    }
-
-    /// Returns run time in nanoseconds of the programs of waits, and the number of switches; `None`
-    /// where they aren't loaded or not measured.
-    pub(in crate::sampler) fn off_cpu_run_time(&self) -> Option<(u64, u64)> {
-        self.stats.as_ref()?;
-        self.off_cpu.as_ref()?.run_time(&self.ebpf)
     }
 
     /// Attaches to all CPUs. The first one shows which clock this machine has.

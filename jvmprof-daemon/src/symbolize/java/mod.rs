@@ -16,12 +16,12 @@ use crate::hotspot::java_heap::HeapLayout;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
     Callee, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, NamingError, PauseVariables,
-    PhysicalFrame, ProcessMemory, SampleTimes, images,
+    PhysicalFrame, ProcessMemory, SafepointCounters, SampleTimes, images,
 };
 use crate::process::{Backing, Process};
 use crate::profile::model::Mapping;
 use crate::symbolize::java::jvm_labels::JvmLabels;
-use crate::types::{Avma, FastHasher, FileOffset};
+use crate::types::{Avma, FastHasher, FileOffset, hex};
 
 /// Interval of attempts to attach to a JVM that isn't ready: nothing of it can be walked before.
 const ATTACH_INTERVAL_NS: u64 = 2_000_000;
@@ -300,6 +300,12 @@ impl AttachedJvm {
         self.hotspot.pause_variables()
     }
 
+    /// Returns where it says how long it has stopped its threads, and its memory; `None` if it
+    /// doesn't say, or while it starts.
+    pub(in crate::symbolize) fn safepoint_counters(&self) -> Option<(SafepointCounters, LiveMemory)> {
+        Some((self.hotspot.safepoint_counters()?, self.hotspot.memory))
+    }
+
     pub(in crate::symbolize) fn memory(&self) -> LiveMemory {
         self.hotspot.memory
     }
@@ -307,7 +313,7 @@ impl AttachedJvm {
     /// Returns the bytes around a pc, 32 before and after it, to debug a stack that isn't whole.
     pub(in crate::symbolize) fn code_around(&self, pc: u64) -> Option<String> {
         let bytes = self.hotspot.memory.read_bytes(Avma(pc.checked_sub(32)?), 64)?;
-        Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        Some(hex(&bytes))
     }
 
     /// Names the Java frames among these; others are no frames of this JVM's methods.

@@ -20,9 +20,9 @@ use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
 use crate::symbolize::SymbolCounts;
 use crate::symbolize::native::function_names::{FunctionNameKey, FunctionNames, NativeLines, lines_of};
-use crate::symbolize::publish::row_loader::RowsLoader;
-use crate::symbolize::stack::fde_lookup::FdeLookup;
+use crate::symbolize::publish_to_kernel::row_loader::RowsLoader;
 use crate::symbolize::stack::load_budget::is_small;
+use crate::symbolize::stack::single_row_lookup::SingleRowLookup;
 use crate::types::{Avma, BuildId, Svma};
 
 /// The mapped files of one process, by their mappings.
@@ -320,13 +320,13 @@ pub(in crate::symbolize) fn is_missing(
 pub(in crate::symbolize) fn fde_row(
     process: &Process,
     modules: &Modules,
-    (files, fde_lookup): (&FileCache, &mut FdeLookup),
+    (files, single_row_lookup): (&FileCache, &mut SingleRowLookup),
     address: Avma,
 ) -> Option<Row> {
     let module = modules.by_start.get(&process.mappings.find(address)?.start)?;
     let file = module.file.as_ref().ok().filter(|_| !module.is_replaced)?;
     let open = || open_again(process, &module.code, files, &file.key);
-    fde_lookup.row(files, file.key, Path::new(&*module.code.path), open, module.svma(file, address)?)
+    single_row_lookup.row(files, file.key, Path::new(&*module.code.path), open, module.svma(file, address)?)
 }
 
 /// Returns whether the unwind rows of the code at an address, which are being read, are few enough

@@ -7,10 +7,10 @@ use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::UserFrame;
 use jvmprof_common::unwind::UnwindRule;
 
-use super::fde_lookup::FdeLookup;
 use super::load_budget::load_budget;
 use super::remapped_code::REMAPPED;
 use super::resumed_walk;
+use super::single_row_lookup::SingleRowLookup;
 use crate::budget::TimeBudget;
 use crate::native::file_cache::FileCache;
 use crate::process::Process;
@@ -18,7 +18,7 @@ use crate::sampler::StackSample;
 use crate::symbolize::counts::SymbolCounts;
 use crate::symbolize::native::function_names::{FunctionNames, NativeLines};
 use crate::symbolize::native::mapped_files::{self, Modules};
-use crate::symbolize::publish::Publisher;
+use crate::symbolize::publish_to_kernel::Publisher;
 use crate::symbolize::{Outcome, ProcessSymbols};
 use crate::types::Avma;
 
@@ -33,12 +33,12 @@ pub(in crate::symbolize) struct Completer {
     /// Budget of reading whole files' rows while a stack is walked.
     pub(in crate::symbolize) budget: TimeBudget,
     /// Single rows of files that are being read by the loader.
-    pub(in crate::symbolize) fde_lookup: FdeLookup,
+    pub(in crate::symbolize) single_row_lookup: SingleRowLookup,
 }
 
 impl Default for Completer {
     fn default() -> Self {
-        Self { budget: load_budget(), fde_lookup: FdeLookup::default() }
+        Self { budget: load_budget(), single_row_lookup: SingleRowLookup::default() }
     }
 }
 
@@ -60,7 +60,7 @@ pub(in crate::symbolize) struct StackWalk<'a> {
     pub(in crate::symbolize) names: &'a FunctionNames,
     /// The publisher whose rows are used; rows that it has yet to load aren't waited for here.
     pub(in crate::symbolize) publisher: Option<&'a Publisher>,
-    pub(in crate::symbolize) fde_lookup: &'a mut FdeLookup,
+    pub(in crate::symbolize) single_row_lookup: &'a mut SingleRowLookup,
     pub(in crate::symbolize) counts: &'a mut SymbolCounts,
     pub(in crate::symbolize) process: &'a Process,
     pub(in crate::symbolize) now_ns: u64,
@@ -127,7 +127,7 @@ impl StackWalk<'_> {
         }
         let process = self.process;
         let (modules, files, counts) = (&mut symbols.modules, self.files, &mut *self.counts);
-        let fde_lookup = &mut *self.fde_lookup;
+        let single_row_lookup = &mut *self.single_row_lookup;
         let tables = self.publisher.map(|publisher| &publisher.tables);
         let before = stack.len();
         let java = symbols.java.attached_jvm();
@@ -151,7 +151,7 @@ impl StackWalk<'_> {
             });
             let began = is_read_elsewhere.then(Instant::now);
             if is_read_elsewhere {
-                let row = mapped_files::fde_row(process, modules, (files, &mut *fde_lookup), address);
+                let row = mapped_files::fde_row(process, modules, (files, &mut *single_row_lookup), address);
                 reading += began.map(|began| began.elapsed()).unwrap_or_default();
                 if let Some(row) = row {
                     return UnwindRule::Row(row);

@@ -1,6 +1,7 @@
-//! The metrics: one table, from which the exposition is made and against which `docs/metrics.md` is
-//! tested.
+//! The metrics: a table of the daemon's and one of the collector's, from which their expositions
+//! are made and against which `docs/metrics.md` is tested.
 
+mod collector;
 mod daemon;
 mod debuginfo;
 mod delivery;
@@ -27,6 +28,8 @@ use crate::export::delivery::DeliveryCounts;
 use crate::pipeline::Counts;
 use crate::pipeline::jvm_totals::{JvmName, JvmTotals, PauseTotals};
 
+pub use collector::{CollectorSnapshot, collector_exposition};
+
 /// Content type of the exposition (OpenMetrics 1.0).
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -35,6 +38,15 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub enum MetricKind {
     Counter,
     Gauge,
+}
+
+impl From<&MetricKind> for MetricType {
+    fn from(kind: &MetricKind) -> Self {
+        match kind {
+            MetricKind::Counter => Self::Counter,
+            MetricKind::Gauge => Self::Gauge,
+        }
+    }
 }
 
 /// One metric.
@@ -201,11 +213,8 @@ struct SnapshotCollector(Arc<MetricsSnapshot>);
 impl Collector for SnapshotCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         for metric in all() {
-            let kind = match metric.kind {
-                MetricKind::Counter => MetricType::Counter,
-                MetricKind::Gauge => MetricType::Gauge,
-            };
-            let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
+            let mut family =
+                encoder.encode_descriptor(metric.name, metric.help, None, (&metric.kind).into())?;
             for (labels, value) in metric.values(&self.0).0 {
                 if labels.is_empty() {
                     one(&mut family, metric.kind, value)?;

@@ -111,15 +111,15 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::counter_by("jvmprof_jvm_pauses", &["jvm", "pid"], |snapshot, values| {
         values.set_pauses(&snapshot.pipeline.jvms, |pauses| pauses.pauses as f64);
     })
-    .help("Times that a running JVM stopped all of its Java threads, if pauses are followed"),
+    .help("Times that a running JVM stopped all of its Java threads, by its own sums or by --pauses"),
     Metric::counter_by("jvmprof_jvm_stopped_seconds", &["jvm", "pid"], |snapshot, values| {
         values.set_pauses(&snapshot.pipeline.jvms, |pauses| pauses.stopped_ns as f64 / 1e9);
     })
-    .help("Time in which all Java threads of a running JVM were stopped, if pauses are followed"),
+    .help("Time in which all Java threads of a running JVM were stopped, by its own sums or by --pauses"),
     Metric::counter_by("jvmprof_jvm_to_safepoint_seconds", &["jvm", "pid"], |snapshot, values| {
         values.set_pauses(&snapshot.pipeline.jvms, |pauses| pauses.to_safepoint_ns as f64 / 1e9);
     })
-    .help("Time that a running JVM took to stop its Java threads, if pauses are followed"),
+    .help("Time that a running JVM took to stop its Java threads, by its own sums or by --pauses"),
     Metric::counter("jvmprof_pauses_lost", Count(|counts| counts.pauses.lost))
         .help("Pauses of JVMs that are in no sum: their records found no room or were dropped"),
     Metric::counter(

@@ -22,10 +22,14 @@ impl MetricKind {
 impl Metric {
     /// Returns the name that is scraped and queried.
     pub(super) fn series_name(&self) -> String {
-        match self.kind {
-            MetricKind::Counter => format!("{}_total", self.name),
-            MetricKind::Gauge => self.name.to_owned(),
-        }
+        series_name(self.name, self.kind)
+    }
+}
+
+fn series_name(name: &str, kind: MetricKind) -> String {
+    match kind {
+        MetricKind::Counter => format!("{name}_total"),
+        MetricKind::Gauge => name.to_owned(),
     }
 }
 
@@ -78,6 +82,12 @@ fn the_document_has_each_metric_and_no_other() {
         let expected = (metric.kind.as_str().to_owned(), metric.labels().join(", "), metric.help.to_owned());
         assert_eq!(row, expected, "{name} is documented otherwise");
     }
+    for metric in collector::METRICS {
+        let name = series_name(metric.name, metric.kind);
+        let row = documented.remove(&name).unwrap_or_else(|| panic!("{name} is not in docs/metrics.md"));
+        let expected = (metric.kind.as_str().to_owned(), metric.label.to_owned(), metric.help.to_owned());
+        assert_eq!(row, expected, "{name} is documented otherwise");
+    }
     assert!(documented.is_empty(), "documented, but not there: {:?}", documented.keys());
 }
 
@@ -103,6 +113,24 @@ fn the_exposition_has_a_family_for_each_metric() {
         assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
     }
     assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn a_collectors_exposition_has_its_counts() {
+    let mut snapshot = CollectorSnapshot { used_bytes: 4096, ..CollectorSnapshot::default() };
+    (snapshot.sums.refused, snapshot.store.removed_profiles) = (3, 5);
+    snapshot.requests.failed_requests = 2;
+    let text = collector_exposition(snapshot).expect("encodes");
+    for line in [
+        "jvmprof_collector_requests_total{result=\"failed\"} 2.0",
+        "jvmprof_collector_sums_total{result=\"refused\"} 3.0",
+        "jvmprof_store_profiles_removed_total 5.0",
+        "jvmprof_store_used_bytes 4096.0",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
+    }
+    let families = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
+    assert_eq!(families, collector::METRICS.len(), "{text}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use super::proxy::Keys;
 use super::{BUSY, collector_with, daemon_until, field, has_emptied_spool, stored};
 use crate::support::{Workload, compile, scratch, signal};
+use crate::telemetry::{documented_metrics, exposed_metrics};
 
 const TOKEN: &str = "correct-horse-battery";
 
@@ -67,7 +68,8 @@ fn daemons_push_over_tls_with_the_token_and_nobody_without_it() {
     assert!(possible.contains(&stored(&dir.path().join("store"))), "{log}");
 
     // The page and its data; pushes of other kinds.
-    for path in ["/", "/assets/collector.js", "/api/labels", "/api/pprof", "/v1development/profiles", "/x"] {
+    let paths = ["/", "/assets/collector.js", "/api/labels", "/api/pprof", "/v1development/profiles", "/x"];
+    for path in paths.into_iter().chain(["/metrics"]) {
         let url = format!("{address}{path}");
         for refused in [&[][..], &["-u", "me:wrong"], &["-H", "Authorization: Bearer correct-horse-batterx"]]
         {
@@ -87,6 +89,13 @@ fn daemons_push_over_tls_with_the_token_and_nobody_without_it() {
         let (status, body) = curl(&keys, &address, &with);
         assert!(status == "200" && body.contains("<html"), "{status} {body}");
         assert_eq!(curl(&keys, &format!("{address}/assets/collector.js"), &with).0, "200");
+        let (status, metrics) = curl(&keys, &format!("{address}/metrics"), &with);
+        let stored = stored(&dir.path().join("store"));
+        let samples = format!("\njvmprof_collector_samples_total {stored}.0\n");
+        assert!(status == "200" && metrics.contains(&samples), "{samples} {status} {metrics}");
+        let [_, documented] = documented_metrics();
+        assert_eq!(exposed_metrics(&metrics), documented);
+        assert!(metrics.contains("\njvmprof_collector_sums_total{result=\"refused\"} 0.0\n"), "{metrics}");
     }
     assert_eq!(curl(&keys, &format!("{address}/healthz"), &[]).1, "ok\n");
     let plain = curl(&keys, &address.replace("https", "http"), &["-u", &format!("me:{TOKEN}")]);

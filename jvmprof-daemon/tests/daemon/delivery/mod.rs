@@ -3,7 +3,6 @@
 
 mod collector_access;
 mod disks;
-mod otel_collector;
 mod proxy;
 mod pyroscope;
 mod shared_folder;

@@ -12,12 +12,12 @@ use std::path::Path;
 use std::process::Command;
 
 use jvmprof_daemon::native::debug_files::DebugFileLocator;
+use jvmprof_daemon::native::debug_files_to_upload::extract_debug_info::{Contents, ExtractError, extract};
 use jvmprof_daemon::native::dwarf_lines::DwarfLineTable;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits};
 use jvmprof_daemon::native::function_symbols::mini_debug_info;
 use jvmprof_daemon::native::open_file::open_regular;
-use jvmprof_daemon::native::upload::extract_debug_info::{Contents, ExtractError, extract};
 use jvmprof_daemon::types::Svma;
 use library::{CODE, Library, build_id, run, text};
 use nix::sys::stat::Mode;

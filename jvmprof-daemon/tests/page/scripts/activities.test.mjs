@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load, paths, treeOf } from "./load.mjs";
 
-const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/paths.js", "tree/edits.js", "tree/rows.js", "tree/times.js");
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/subtrees.js", "tree/edits.js", "tree/rows.js", "tree/times.js");
 
 const [APPLICATION, GC, KERNEL, NATIVE] = [0, 1, 5, 6];
 /// The nodes: all, run, read, start, mark.

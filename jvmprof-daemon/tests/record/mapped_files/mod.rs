@@ -117,6 +117,21 @@ fn a_library_in_the_place_of_another_is_walked_by_its_own_rows() {
     assert!(whole * 100 >= all * 97, "{whole} of {all}: {}", recorded.summary);
 }
 
+/// As Java libraries extract their native code, load it and remove the file; built by a linker that
+/// gives code no segment of its own, and the first segment the addresses of all.
+#[test]
+fn a_removed_library_whose_mapping_was_cut_by_its_loader_is_walked_and_named() {
+    for build_id in ["-Wl,--build-id=none", "-Wl,--build-id"] {
+        let directory = scratch();
+        let flags = ["-g0", "-fPIC", "-shared", "-Wl,-z,noseparate-code", "-DNAME=a", "-DFRAME=40", build_id];
+        let library = build(directory.path(), "liba.so", "library.c", &flags);
+        let program = build(directory.path(), "extracted", "extracted.c", &["-g0"]);
+        let [program, library] = [&program, &library].map(|path| path.to_str().expect("a path in UTF-8"));
+        let recorded = Recorded::of(&["--", program, library, "2"]);
+        recorded.assert_whole(&["main", "work", "middle_a", "leaf_a"]);
+    }
+}
+
 /// The kernel doesn't choose the place: not every kernel lets the kernel program notice, and stacks
 /// may end in such code until the daemon has told of it. None goes on by the rows of what was there
 /// before.

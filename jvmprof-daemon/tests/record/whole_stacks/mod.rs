@@ -3,6 +3,7 @@
 //! `JVMPROF_TEST_SAMPLES=10000` takes as many samples of each.
 
 mod perf;
+mod signals;
 mod starts;
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 // Publishes contexts of threads and of the process, as OTEP 4947 and 4719 have them: a part of the
-// program, or a library that it loads.
+// program, or a library that it loads. BEFORE_PAGE_END: records begin so many bytes before the end
+// of a page; LAST_PAGE: nothing is mapped after it. FILLER: bytes of an attribute before the route.
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdint.h>
@@ -20,15 +21,30 @@ __attribute__((visibility("default"))) __thread struct record *volatile otel_thr
 // Makes the variable's place in the block another one than the first.
 __attribute__((visibility("default"))) __thread char otel_test_other[40] = "x";
 
-static __thread struct record own;
+#ifdef BEFORE_PAGE_END
+static __thread struct record *own;
+
+static void prepare(void) {
+    if (own) return;
+    char *pages = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+#ifdef LAST_PAGE
+    mprotect(pages + 4096, 4096, PROT_NONE);
+#endif
+    own = (struct record *)(pages + 4096 - BEFORE_PAGE_END);
+}
+#else
+static __thread struct record in_block, *own;
+
+static void prepare(void) { own = &in_block; }
+#endif
 
 static void append(const char *text, uint8_t key) {
     uint8_t length = strlen(text);
-    uint8_t *end = own.attributes + own.attributes_size;
+    uint8_t *end = own->attributes + own->attributes_size;
     end[0] = key;
     end[1] = length;
     memcpy(end + 2, text, length);
-    own.attributes_size += 2 + length;
+    own->attributes_size += 2 + length;
 }
 
 // The request of this number begins on the thread. `by_pointer`: it is detached by the pointer while
@@ -36,25 +52,32 @@ static void append(const char *text, uint8_t key) {
 void attach(int number, int by_pointer) {
     char route[64];
     snprintf(route, sizeof route, "/route/%d", number);
-    if (by_pointer) otel_thread_ctx_v1 = 0; else ((volatile struct record *)&own)->valid = 0;
+    prepare();
+    if (by_pointer) otel_thread_ctx_v1 = 0; else ((volatile struct record *)own)->valid = 0;
     FENCE;
-    memset(own.trace_id, 0xa0 + number, 16);
-    memset(own.span_id, 0x10 + number, 8);
-    own.attributes_size = 0;
+    memset(own->trace_id, 0xa0 + number, 16);
+    memset(own->span_id, 0x10 + number, 8);
+    own->attributes_size = 0;
     append("GET", 0);
     append("old", 1);
+#ifdef FILLER
+    char filler[FILLER + 1];
+    memset(filler, 'f', FILLER);
+    filler[FILLER] = 0;
+    append(filler, 201);
+#endif
     append(route, 1);
     append("no key has this index", 200);
     FENCE;
-    ((volatile struct record *)&own)->valid = 1;
+    ((volatile struct record *)own)->valid = 1;
     FENCE;
-    otel_thread_ctx_v1 = &own;
+    otel_thread_ctx_v1 = own;
     FENCE;
 }
 
 void detach(int by_pointer) {
     FENCE;
-    if (by_pointer) otel_thread_ctx_v1 = 0; else ((volatile struct record *)&own)->valid = 0;
+    if (by_pointer) otel_thread_ctx_v1 = 0; else ((volatile struct record *)own)->valid = 0;
     FENCE;
 }
 

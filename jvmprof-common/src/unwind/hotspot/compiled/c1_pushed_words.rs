@@ -25,7 +25,8 @@ pub const COPY_BYTES: u64 = 2 * 8;
 /// `push r64` and `pop r64` without the register, which is in the lowest three bits.
 const PUSH: u64 = 0x50;
 const POP: u64 = 0x58;
-const RBP: u64 = 5;
+/// rsp and rbp without the lowest bit: C1 pushes neither but for its frames.
+const RSP_RBP: u64 = 4;
 /// Opcodes of shifts by an `imm8`, and of `mov r, r`: 89 and 8b.
 const SHIFT: u64 = 0xc1;
 const MOV: u64 = 0x89;
@@ -153,11 +154,16 @@ impl Scalar for ArrayCopyState {
 #[inline(always)]
 pub fn array_copy_state(code: &LoadedCode) -> ArrayCopyState {
     let prefix = matching_bytes(code, 0xff, 0x41);
-    let load = matching_bytes(code, 0xff, 0x8b);
-    let load = load | matching_bytes(code, 0xf0, 0x40) & load >> 1;
-    let pushes =
-        pair_positions(matching_bytes(code, 0xf8, PUSH), matching_bytes(code, 0xff, PUSH | RBP), prefix);
-    let pops = pair_positions(matching_bytes(code, 0xf8, POP), matching_bytes(code, 0xff, POP | RBP), prefix);
+    let rex = matching_bytes(code, 0xf0, 0x40);
+    let moves = matching_bytes(code, 0xfd, MOV);
+    // Its operand is in memory: ModRM's highest bits aren't both set.
+    let load = matching_bytes(code, 0xff, 0x8b) & !(matching_bytes(code, 0xc0, 0xc0) >> 1);
+    let load = load | rex & load >> 1;
+    // The ModRM byte of a move with a prefix is no push.
+    let push = matching_bytes(code, 0xf8, PUSH) & !((moves & rex << 1) << 1);
+    let pushes = pair_positions(push, matching_bytes(code, 0xfe, PUSH | RSP_RBP), prefix);
+    let pop = matching_bytes(code, 0xf8, POP);
+    let pops = pair_positions(pop, matching_bytes(code, 0xfe, POP | RSP_RBP), prefix);
     // As many bytes as two have, 2 to 4, and the load after them.
     let begins = |length: usize| {
         let before = (1 << (BEFORE - length + 1)) - 1;
@@ -166,7 +172,7 @@ pub fn array_copy_state(code: &LoadedCode) -> ArrayCopyState {
     let begins = begins(2) | begins(3) | begins(4);
     // As a second byte they are operands: of a shift, of `mov r, r`.
     let jumps = matching_bytes(code, 0xff, JMP) & !(matching_bytes(code, 0xff, SHIFT) << 1);
-    let returns = matching_bytes(code, 0xff, RET) & !(matching_bytes(code, 0xfd, MOV) << 1);
+    let returns = matching_bytes(code, 0xff, RET) & !(moves << 1);
     let ends = pops[0] | pops[1] | pops[2] | returns | jumps;
     let ends = ends & ((1 << BEFORE) - 1);
     // The last one counts.
@@ -180,10 +186,10 @@ pub fn array_copy_state(code: &LoadedCode) -> ArrayCopyState {
 }
 
 /// Returns where two registers are pushed or popped, by the bytes that takes: 2, 3, 4. `any`: the
-/// instruction without its prefix; `rbp`: that of rbp.
+/// instruction without its prefix; `of_frames`: those of rsp and rbp.
 #[inline(always)]
-const fn pair_positions(any: u64, rbp: u64, prefix: u64) -> [u64; 3] {
-    let low = any & !rbp;
+const fn pair_positions(any: u64, of_frames: u64, prefix: u64) -> [u64; 3] {
+    let low = any & !of_frames;
     let high = prefix & any >> 1;
     [low & low >> 1, low & high >> 1 | high & low >> 2, high & high >> 2]
 }
@@ -191,14 +197,16 @@ const fn pair_positions(any: u64, rbp: u64, prefix: u64) -> [u64; 3] {
 /// Returns true for `mov r, [r + ...]`, with or without a prefix.
 #[inline(always)]
 fn is_load(word: u64) -> bool {
-    word & 0xff == 0x8b || word & 0xfff0 == 0x8b40
+    let has_prefix = word & 0xf0 == 0x40;
+    let instruction = if has_prefix { word >> 8 } else { word };
+    instruction & 0xff == 0x8b && instruction & 0xc000 != 0xc000
 }
 
-/// Returns the length of a `push` or `pop`; 0 if the word begins with something else. That of rbp
-/// is a prologue's or an epilogue's.
+/// Returns the length of a `push` or `pop`; 0 if the word begins with something else. Those of rsp
+/// and rbp are a prologue's or an epilogue's.
 #[inline(always)]
 fn push_or_pop_length(word: u64, kind: u64) -> usize {
-    if word & 0xf8 == kind && word & 7 != RBP {
+    if word & 0xf8 == kind && word & 6 != RSP_RBP {
         1
     } else if word & 0xf8ff == kind << 8 | 0x41 {
         2

@@ -6,7 +6,7 @@ use super::coloured_pointers::UNRESOLVED;
 use super::stack_chunk::{
     ChunkBounds, ENTRY_ALIGNMENT, FrozenWalk, METADATA_BYTES, NOT_COUNTED, first_word, parent,
 };
-use super::{return_barrier, thawing};
+use super::{thaw_stubs, thawing};
 use crate::abi::Stop;
 use crate::address::{Avma, StackAddress};
 use crate::frame::FrameWord;
@@ -17,9 +17,6 @@ use crate::unwind::is_code_address;
 /// Distance of the `ContinuationEntry` from the frames on the stack, at most, in steps of its
 /// alignment: the arguments of the lowest frame may be between them.
 const MAX_ENTRY_STEPS: u32 = 16;
-/// The same where the barrier itself was interrupted before it allocated stack: what it keeps
-/// meanwhile.
-const INTERRUPTED_STEPS: u32 = 3;
 /// Empty chunks in a row, at most: one is kept to be filled again.
 const MAX_EMPTY: u32 = 4;
 
@@ -47,19 +44,16 @@ pub fn enter(
     if !cursor.exact && ends_in_call(before) {
         return thawing::enter(cursor, target, jvm, walk);
     }
-    let is_at_entry = cursor.exact
-        && cursor.sp.is_multiple_of(ENTRY_ALIGNMENT)
-        && return_barrier::is_at_entry(target, cursor.pc);
-    let continues = is_at_entry || cursor.exact && return_barrier::is_after_pop(target, cursor.pc);
-    if cursor.exact && !continues && !return_barrier::is_before_allocation(target, cursor.pc) {
-        return Err(Stop::Frozen);
-    }
-    let mut entry = (cursor.sp + (ENTRY_ALIGNMENT - 1)).aligned_down(ENTRY_ALIGNMENT);
-    let mut turn = match cursor.exact {
-        true if is_at_entry => MAX_ENTRY_STEPS - 1,
-        true => MAX_ENTRY_STEPS - INTERRUPTED_STEPS,
-        false => 0,
+    let place = match cursor.exact {
+        true => thaw_stubs::before_thaw(cursor, target, jvm).ok_or(Stop::Frozen)?,
+        false => thaw_stubs::BeforeThaw {
+            from: (cursor.sp + (ENTRY_ALIGNMENT - 1)).aligned_down(ENTRY_ALIGNMENT),
+            steps: MAX_ENTRY_STEPS,
+            continues: false,
+        },
     };
+    let mut entry = place.from;
+    let mut turn = MAX_ENTRY_STEPS - place.steps;
     while turn < MAX_ENTRY_STEPS {
         let return_address = target.read_u64(entry + u64::from(bytes) + 8).ok_or(Stop::Frozen)?;
         if jvm.in_code_cache(Avma(return_address)) {
@@ -69,7 +63,7 @@ pub fn enter(
             }
             if chunk != Avma(0) {
                 walk.entry = entry;
-                return Ok(if continues { Avma(0) } else { chunk });
+                return Ok(if place.continues { Avma(0) } else { chunk });
             }
         }
         entry += ENTRY_ALIGNMENT;

@@ -1,8 +1,8 @@
 //! Frames of a virtual thread that lie in the Java heap.
 //!
 //! When a virtual thread continues, only its youngest frames are copied back to the carrier's
-//! stack. The lowest of them returns to the [`return_barrier`], which thaws the next ones; those
-//! lie in a list of `StackChunk` objects ([`stack_chunk`]; openjdk
+//! stack. The lowest of them returns to the return barrier ([`thaw_stubs`]), which thaws the next
+//! ones; those lie in a list of `StackChunk` objects ([`stack_chunk`]; openjdk
 //! src/hotspot/share/runtime/continuationFreezeThaw.cpp, share/oops/stackChunkOop.inline.hpp). In a
 //! chunk they look as on a stack, except that what points to an interpreted frame, or from it, is a
 //! distance in words from where it stands (share/runtime/stackChunkFrameStream.inline.hpp).
@@ -17,7 +17,7 @@
 
 pub mod coloured_pointers;
 pub mod frozen_frames;
-pub mod return_barrier;
 pub mod stack_chunk;
+pub mod thaw_stubs;
 pub mod thawing;
 pub mod yielding;

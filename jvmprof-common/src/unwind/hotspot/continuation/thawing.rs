@@ -17,7 +17,6 @@ use crate::unwind::call_instruction::direct_callee;
 /// registers, so that its calls have to align the stack pointer, and take that back (openjdk
 /// src/hotspot/cpu/x86/stubGenerator_x86_64.cpp, `generate_cont_thaw`).
 const KEPT_BYTES: u64 = 24;
-const ADD_RSP_8: u64 = 0x08c4_8348;
 /// Words that are allocated for alignments and metadata beside the frames'
 /// (share/runtime/continuationFreezeThaw.cpp, `prepare_thaw_internal`).
 pub(super) const EXTRA_WORDS: u64 = 4;
@@ -45,7 +44,8 @@ pub(super) fn enter(
 ) -> Result<Avma, Stop> {
     // A thread that continues comes from its entry, and has kept nothing: its frames aren't called
     // from anywhere yet.
-    let is_barrier = target.read_object(cursor.pc).unwrap_or(0) & 0xffff_ffff == ADD_RSP_8;
+    let (stub, ..) = jvm.thaw_stub(cursor.pc).ok_or(Stop::Frozen)?;
+    let is_barrier = stub != 0;
     let kept = if is_barrier { KEPT_BYTES } else { 0 };
     let begin = (cursor.sp + kept + (ENTRY_ALIGNMENT - 1)).aligned_down(ENTRY_ALIGNMENT);
     let entry = target.find_continuation_entry(jvm, begin);

@@ -3,10 +3,11 @@
 //! them, and then leaves the continuation by its entry, where the stack pointer gets to at once.
 
 use super::super::HotspotTarget;
-use super::return_barrier::MOV_RSP_ENTRY;
 use crate::address::Avma;
 use crate::unwind::call_instruction::direct_callee;
 
+/// `mov rsp, [r15 + disp32]`: three bytes.
+const MOV_RSP_ENTRY: u64 = 0xa7_8b49;
 /// Distances from each instruction between the call that has copied the frames and `mov rsp, [r15 +
 /// disp32]` to that one: three stores, `vzeroupper` where the CPU has it, a test and a branch.
 const AHEAD: [u64; 11] = [45, 42, 34, 31, 23, 20, 12, 9, 6, 0, 41];

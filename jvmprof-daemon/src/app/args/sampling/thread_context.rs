@@ -7,6 +7,7 @@ use clap::Args;
 use crate::app::args::values::attribute_name;
 use crate::pipeline::labels::label_name;
 use crate::pipeline::thread_contexts::ThreadContextOptions;
+use crate::profile::model::label_names::{SPAN_ID, THREAD_ID, THREAD_NAME, TRACE_ID};
 
 /// Which requests samples belong to.
 #[derive(Clone, Debug, Args)]
@@ -36,8 +37,8 @@ impl ThreadContextArgs {
 
 /// Labels that samples have for other reasons.
 const RESERVED: [&str; 14] = [
-    "trace_id",
-    "span_id",
+    TRACE_ID,
+    SPAN_ID,
     "wait",
     "idle",
     "blocker",
@@ -45,8 +46,8 @@ const RESERVED: [&str; 14] = [
     "class",
     "thread_kind",
     "stw",
-    "thread_name",
-    "thread_id",
+    THREAD_NAME,
+    THREAD_ID,
     "pid",
     "comm",
     "node",

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::ProgramRuns;
 use crate::pipeline::Counts;
 use crate::pipeline::allocation::CLASS_LABEL;
 use crate::profile::model::{Batch, FrameKind};
@@ -21,9 +22,9 @@ pub(in crate::app::record) struct AllocationSummary {
     interval: u64,
     /// Buffers whose objects were counted.
     censuses: u64,
-    /// Run time of the uprobes' programs, with the stacks that they took, and how often they ran.
-    run_time_ns: u64,
-    run_count: u64,
+    /// Those of the uprobes' programs.
+    #[serde(flatten)]
+    runs: Option<ProgramRuns>,
     classes: Vec<AllocationRow>,
     methods: Vec<AllocationRow>,
 }
@@ -38,7 +39,6 @@ struct AllocationRow {
 impl AllocationSummary {
     pub(in crate::app::record) fn new(batch: &Batch, counts: &Counts) -> Self {
         let (mut classes, mut methods) = (HashMap::new(), HashMap::new());
-        let (run_time_ns, run_count) = counts.probe_run_time.unwrap_or_default();
         let (mut objects, mut bytes) = (0, 0);
         for sample in batch.series.iter().flat_map(|series| &series.samples) {
             objects += sample.count;
@@ -65,8 +65,7 @@ impl AllocationSummary {
             events: batch.samples(),
             interval: batch.period,
             censuses: counts.allocation.censuses,
-            run_time_ns,
-            run_count,
+            runs: counts.probe_run_time.map(ProgramRuns::new),
             classes: rows(classes),
             methods: rows(methods),
         }

@@ -1,12 +1,14 @@
-//! Whose threads the CPU time of each JVM went to.
+//! Whose threads the CPU time of each JVM went to, and for how long it was stopped, as it says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use crate::pipeline::jvm_totals::{JvmName, MAIN_CLASS_LABEL, jvm_name};
+use super::pauses::{TotalsSummary, milliseconds};
+use crate::pipeline::jvm_totals::{JvmName, jvm_name};
+use crate::pipeline::pauses::JvmStops;
 use crate::profile::jvm_activity::thread_kind_of;
-use crate::profile::model::Batch;
+use crate::profile::model::{Batch, label_names};
 
 /// JVMs that are printed, those with the most samples; the rest is in the JSON.
 const PRINTED: usize = 8;
@@ -14,13 +16,32 @@ const PRINTED: usize = 8;
 const UNKNOWN: &str = "unknown";
 
 /// The samples of CPU time of one JVM, by the kinds of its threads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(in crate::app::record) struct JvmTime {
     pub(in crate::app::record) pid: Option<u32>,
     /// Its main class, else its command.
     pub(in crate::app::record) name: String,
     pub(in crate::app::record) samples: u64,
     pub(in crate::app::record) thread_kinds: BTreeMap<String, u64>,
+    /// `None`: its pauses are followed one by one, or it doesn't say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stops: Option<StopSummary>,
+}
+
+/// The sums of a JVM's pauses that it keeps itself.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct StopSummary {
+    /// Time between the first and the last read of them.
+    followed_ms: f64,
+    #[serde(flatten)]
+    totals: TotalsSummary,
+}
+
+impl StopSummary {
+    /// `stopped for 3.10 % of 29.6 s, 42 pauses; 0.40 % to reach safepoints`
+    fn text(&self) -> String {
+        self.totals.shares(self.followed_ms)
+    }
 }
 
 impl JvmTime {
@@ -38,9 +59,10 @@ impl JvmTime {
                 name: name.clone(),
                 samples: 0,
                 thread_kinds: BTreeMap::new(),
+                stops: None,
             });
             // A JVM's first samples can be older than what is known of its arguments.
-            if series.labels.get(MAIN_CLASS_LABEL).is_some_and(|class| !class.is_empty()) {
+            if series.labels.get(label_names::MAIN_CLASS).is_some_and(|class| !class.is_empty()) {
                 jvm.name = name;
             }
             for sample in &series.samples {
@@ -52,6 +74,32 @@ impl JvmTime {
         let mut jvms: Vec<Self> = jvms.into_values().collect();
         jvms.sort_by_key(|jvm| std::cmp::Reverse(jvm.samples));
         jvms
+    }
+
+    /// Adds for how long the JVMs were stopped to `jvms`; those without samples of CPU time get
+    /// their names from `names`, by process id.
+    pub(in crate::app::record) fn add_stops(
+        jvms: &mut Vec<Self>,
+        stops: &[JvmStops],
+        names: &HashMap<String, String>,
+    ) {
+        for stops in stops.iter().filter(|stops| stops.followed_ns > 0) {
+            let summary =
+                StopSummary { followed_ms: milliseconds(stops.followed_ns), totals: stops.totals.into() };
+            let known = jvms.iter_mut().find(|jvm| jvm.pid == Some(stops.pid) && jvm.stops.is_none());
+            match (known, names.get(&stops.pid.to_string())) {
+                (Some(jvm), _) => jvm.stops = Some(summary),
+                (None, Some(name)) => jvms.push(Self {
+                    pid: Some(stops.pid),
+                    name: name.clone(),
+                    samples: 0,
+                    thread_kinds: BTreeMap::new(),
+                    stops: Some(summary),
+                }),
+                // It has no samples in this recording.
+                (None, None) => {}
+            }
+        }
     }
 
     /// Adds what the same JVM took later.
@@ -80,16 +128,20 @@ impl JvmTime {
         }
     }
 
-    /// `Shop (4711): 81.0 % java, 11.0 % gc, 8.0 % compiler`
+    /// `Shop (4711): 81.0 % java, 19.0 % gc; stopped for 3.10 % of 29.6 s, 42 pauses; 0.40 % to
+    /// reach safepoints`
     fn line(&self) -> String {
         let pid = self.pid.map_or_else(String::new, |pid| format!(" ({pid})"));
-        format!("{}{pid}: {}", self.name, self.shares())
+        let shares = Some(self.shares()).filter(|shares| !shares.is_empty());
+        let parts: Vec<String> = shares.into_iter().chain(self.stops.map(|stops| stops.text())).collect();
+        format!("{}{pid}: {}", self.name, parts.join("; "))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::jvm_totals::PauseTotals;
     use crate::profile::model::{FrameKind, SampleLabel, SampleLabels, Series};
     use crate::profile::testing::{batch, frame, series};
 
@@ -122,5 +174,27 @@ mod tests {
             ["Shop (7): 80.0 % java, 12.0 % gc, 4.0 % native, 4.0 % unknown", "java (8): 100.0 % java"]
         );
         assert_eq!((jvms[0].samples, jvms[0].thread_kinds["gc"]), (100, 12));
+    }
+
+    #[test]
+    fn the_time_in_which_a_jvm_was_stopped_stands_beside_its_threads() {
+        let shop = [("pid", "7"), ("comm", "java"), ("jvm_main_class", "Shop")];
+        let mut jvms = JvmTime::of_batch(&batch(vec![jvm(&shop, &[("java", 3)])]));
+        let totals = PauseTotals { pauses: 1, to_safepoint_ns: 4_000_000, stopped_ns: 31_000_000 };
+        let stops = |pid, followed_ns| JvmStops { pid, followed_ns, totals };
+        let second = 1_000_000_000;
+        let names = HashMap::from([("8".to_owned(), "Till".to_owned()), ("10".to_owned(), "No".to_owned())]);
+        let all = [stops(7, second), stops(8, 2 * second), stops(9, second), stops(10, 0)];
+        JvmTime::add_stops(&mut jvms, &all, &names);
+        let lines: Vec<String> = jvms.iter().map(JvmTime::line).collect();
+        assert_eq!(
+            lines,
+            [
+                "Shop (7): 100.0 % java; stopped for 3.10 % of 1.0 s, 1 pause; 0.40 % to reach safepoints",
+                "Till (8): stopped for 1.55 % of 2.0 s, 1 pause; 0.20 % to reach safepoints",
+            ]
+        );
+        let json = serde_json::to_value(&jvms[0]).expect("JSON");
+        assert_eq!((&json["stops"]["pauses"], &json["stops"]["stopped_ms"]), (&1.into(), &31.0.into()));
     }
 }

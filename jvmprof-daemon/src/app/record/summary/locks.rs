@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::pipeline::off_cpu::holder_of;
+use crate::pipeline::off_cpu::{holder_method_of, holder_of};
 use crate::profile::model::{Batch, Sample};
 
 /// Rows of the table.
@@ -37,13 +37,36 @@ struct LockRow {
 struct Holder {
     name: String,
     delay_ns: u64,
+    /// The method with its line in which it had the lock while others waited most of that time, as
+    /// far as that is known, and that time.
+    method: Option<HolderMethod>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct HolderMethod {
+    name: String,
+    delay_ns: u64,
 }
 
 #[derive(Debug, Default)]
 struct Delays<'a> {
     contentions: u64,
     delay_ns: u64,
-    by_holder: HashMap<&'a str, u64>,
+    by_holder: HashMap<&'a str, HolderDelays<'a>>,
+}
+
+#[derive(Debug, Default)]
+struct HolderDelays<'a> {
+    delay_ns: u64,
+    by_method: HashMap<&'a str, u64>,
+}
+
+impl Holder {
+    fn new(name: &str, delays: HolderDelays<'_>) -> Self {
+        let method = delays.by_method.into_iter().max_by_key(|(method, delay)| (*delay, *method));
+        let method = method.map(|(name, delay_ns)| HolderMethod { name: name.to_owned(), delay_ns });
+        Self { name: name.to_owned(), delay_ns: delays.delay_ns, method }
+    }
 }
 
 impl LockSummary {
@@ -54,19 +77,23 @@ impl LockSummary {
             delays.contentions += sample.count;
             delays.delay_ns += sample.value;
             if let Some(holder) = holder_of(sample) {
-                *delays.by_holder.entry(holder).or_default() += sample.value;
+                let of_holder = delays.by_holder.entry(holder).or_default();
+                of_holder.delay_ns += sample.value;
+                if let Some(method) = holder_method_of(sample) {
+                    *of_holder.by_method.entry(method).or_default() += sample.value;
+                }
             }
         }
         let (contentions, delay_ns) =
             locks.values().fold((0, 0), |(count, delay), it| (count + it.contentions, delay + it.delay_ns));
         let row = |((name, method), delays): ((&str, &str), Delays<'_>)| {
-            let longest = delays.by_holder.into_iter().max_by_key(|(name, delay)| (*delay, *name));
+            let longest = delays.by_holder.into_iter().max_by_key(|(name, of)| (of.delay_ns, *name));
             LockRow {
                 name: name.to_owned(),
                 method: method.to_owned(),
                 contentions: delays.contentions,
                 delay_ns: delays.delay_ns,
-                holder: longest.map(|(name, delay_ns)| Holder { name: name.to_owned(), delay_ns }),
+                holder: longest.map(|(name, delays)| Holder::new(name, delays)),
             }
         };
         let mut locks: Vec<LockRow> = locks.into_iter().map(row).collect();
@@ -90,7 +117,8 @@ impl LockSummary {
             let percent = lock.delay_ns as f64 * 100.0 / self.delay_ns.max(1) as f64;
             let holder = lock.holder.as_ref().map_or_else(String::new, |holder| {
                 let share = holder.delay_ns as f64 * 100.0 / lock.delay_ns.max(1) as f64;
-                format!(", held by {} ({share:.0} %)", holder.name)
+                let method = holder.method.as_ref().map(|method| format!(" in {}", method.name));
+                format!(", held by {} ({share:.0} %){}", holder.name, method.unwrap_or_default())
             });
             eprintln!("{percent:>6.2} % {:>11}  {} in {}{holder}", lock.contentions, lock.name, lock.method);
         }
@@ -130,16 +158,22 @@ mod tests {
             (vec![leaf.clone(), acquire, java("Shop.buy")], count)
         };
         let mut series = series(&[("pid", "7")], vec![stack(3), stack(1), stack(1)]);
-        for (sample, holder) in series.samples.iter_mut().zip(["a", "b", ""]) {
+        let label = |name: &str, value: &str| SampleLabel { name: name.into(), value: value.into() };
+        let labels = [
+            vec![label("holder", "a"), label("holder_method", "Shop.sell:7")],
+            vec![label("holder", "b")],
+            vec![],
+        ];
+        for (sample, labels) in series.samples.iter_mut().zip(labels) {
             sample.value = sample.count * 1_000;
-            let label = SampleLabel { name: "holder".into(), value: holder.into() };
-            sample.labels =
-                SampleLabels::new((!holder.is_empty()).then_some(label).into_iter().collect::<Vec<_>>());
+            sample.labels = SampleLabels::new(labels);
         }
         let summary = LockSummary::new(&Batch { event: EventType::Lock, ..batch(vec![series]) });
         assert_eq!((summary.contentions, summary.delay_ns), (5, 5_000));
         let [lock] = &summary.locks[..] else { panic!("{summary:?}") };
         assert_eq!((&*lock.method, lock.contentions), ("Shop.buy", 5));
-        assert_eq!(lock.holder, Some(Holder { name: "a".to_owned(), delay_ns: 3_000 }));
+        let method = HolderMethod { name: "Shop.sell:7".to_owned(), delay_ns: 3_000 };
+        let holder = Holder { name: "a".to_owned(), delay_ns: 3_000, method: Some(method) };
+        assert_eq!(lock.holder, Some(holder));
     }
 }

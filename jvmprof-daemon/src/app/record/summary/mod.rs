@@ -55,8 +55,8 @@ pub(super) struct RecordingSummary {
     /// The JVMs with virtual threads, where waits were sampled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) virtual_threads: Vec<VirtualThreadSummary>,
-    /// The JVMs whose CPU time was sampled.
-    jvms: Vec<JvmTime>,
+    /// The JVMs whose CPU time was sampled, and how long they were stopped.
+    pub(super) jvms: Vec<JvmTime>,
     /// The threads, by what they did of the first of the recorded events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) threads: Option<Vec<ThreadShare>>,
@@ -69,10 +69,24 @@ pub(super) struct RecordingSummary {
     period_ns: u64,
 }
 
-#[derive(Debug, Serialize)]
-struct KernelSummary {
+/// How long kernel programs ran, with the stacks that they took, and how often. Left out where the
+/// kernel didn't measure it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct ProgramRuns {
     run_time_ns: u64,
     run_count: u64,
+}
+
+impl ProgramRuns {
+    fn new((run_time_ns, run_count): (u64, u64)) -> Self {
+        Self { run_time_ns, run_count }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct KernelSummary {
+    #[serde(flatten)]
+    runs: Option<ProgramRuns>,
     /// Samples that the kernel program took.
     taken: u64,
 }
@@ -93,7 +107,6 @@ impl RecordingSummary {
         outputs: Vec<PathBuf>,
         startup_cpu: Option<Duration>,
     ) -> Self {
-        let (run_time_ns, run_count) = counts.kernel_run_time.unwrap_or((0, 0));
         let usage = SelfUsage::now();
         let of_event = |event| batches.iter().find(|batch| batch.event == event);
         let allocated = of_event(EventType::Allocation);
@@ -105,8 +118,7 @@ impl RecordingSummary {
             complete: counts.whole(),
             losses: counts.losses(),
             kernel: KernelSummary {
-                run_time_ns,
-                run_count,
+                runs: counts.kernel_run_time.map(ProgramRuns::new),
                 taken: counts.sampler.get(jvmprof_common::abi::Counter::Taken),
             },
             daemon: DaemonSummary {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use crate::pipeline::jvm_totals::{MAIN_CLASS_LABEL, PauseTotals, jvm_name};
+use crate::pipeline::jvm_totals::{PauseTotals, jvm_name};
 use crate::pipeline::pauses::{JvmPauses, Pause};
-use crate::profile::model::Batch;
-use crate::profile::record_html::{PauseLane, PauseMark};
+use crate::profile::model::{Batch, label_names};
+use crate::profile::recording_page::{PauseLane, PauseMark};
 
 /// JVMs and pauses of each that are printed; the rest is in the JSON.
 const PRINTED_JVMS: usize = 8;
@@ -19,7 +19,8 @@ pub(in crate::app::record) struct JvmPauseSummary {
     pid: u32,
     /// Its main class, else its command.
     name: String,
-    /// The time in which it was followed.
+    /// When it began to be followed, since the recording's start, and for how long it was.
+    followed_from_ms: f64,
     followed_ms: f64,
     /// Sums of all pauses.
     #[serde(flatten)]
@@ -32,10 +33,25 @@ pub(in crate::app::record) struct JvmPauseSummary {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct TotalsSummary {
+pub(super) struct TotalsSummary {
     pauses: u64,
     stopped_ms: f64,
     to_safepoint_ms: f64,
+}
+
+impl TotalsSummary {
+    /// `stopped for 3.02 % of 9.8 s, 12 pauses; 0.41 % to reach safepoints`
+    pub(super) fn shares(&self, followed_ms: f64) -> String {
+        let share = |ms: f64| ms * 100.0 / followed_ms.max(1e-6);
+        format!(
+            "stopped for {:.2} % of {:.1} s, {} pause{}; {:.2} % to reach safepoints",
+            share(self.stopped_ms),
+            followed_ms / 1e3,
+            self.pauses,
+            if self.pauses == 1 { "" } else { "s" },
+            share(self.to_safepoint_ms),
+        )
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -50,7 +66,7 @@ struct PauseEvent {
     cause: Option<String>,
 }
 
-fn milliseconds(ns: u64) -> f64 {
+pub(super) fn milliseconds(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
@@ -88,22 +104,29 @@ impl PauseEvent {
     }
 }
 
+/// Returns the names of processes by their ids: their main classes, else their commands.
+pub(in crate::app::record) fn jvm_names(batches: &[Batch]) -> HashMap<String, String> {
+    let mut names: HashMap<String, String> = HashMap::new();
+    for series in batches.iter().flat_map(|batch| &batch.series) {
+        let name = jvm_name(&series.labels);
+        // A JVM's first samples can be older than what is known of its arguments.
+        let has_class = series.labels.get(label_names::MAIN_CLASS).is_some_and(|class| !class.is_empty());
+        if has_class || !names.contains_key(&name.pid) {
+            names.insert(name.pid, name.name);
+        }
+    }
+    names
+}
+
 impl JvmPauseSummary {
     /// Returns the JVMs of a recording that began at `start_ns` of `CLOCK_MONOTONIC`, the one that
     /// stopped for longest first.
     pub(in crate::app::record) fn of_jvms(jvms: &[JvmPauses], batches: &[Batch], start_ns: u64) -> Vec<Self> {
-        let mut names: HashMap<String, String> = HashMap::new();
-        for series in batches.iter().flat_map(|batch| &batch.series) {
-            let name = jvm_name(&series.labels);
-            // A JVM's first samples can be older than what is known of its arguments.
-            let has_class = series.labels.get(MAIN_CLASS_LABEL).is_some_and(|class| !class.is_empty());
-            if has_class || !names.contains_key(&name.pid) {
-                names.insert(name.pid, name.name);
-            }
-        }
+        let names = jvm_names(batches);
         let summary = |jvm: &JvmPauses| Self {
             pid: jvm.pid,
             name: names.get(&jvm.pid.to_string()).cloned().unwrap_or_else(|| "a JVM".to_owned()),
+            followed_from_ms: milliseconds_since(jvm.since_ns, start_ns),
             followed_ms: milliseconds(jvm.until_ns.saturating_sub(jvm.since_ns)),
             totals: jvm.totals.into(),
             lost: jvm.lost,
@@ -129,6 +152,7 @@ impl JvmPauseSummary {
         };
         let lane = |jvm: &Self| PauseLane {
             jvm: format!("{} ({})", jvm.name, jvm.pid),
+            followed_from_ms: jvm.followed_from_ms,
             followed_ms: jvm.followed_ms,
             pauses: jvm.totals.pauses,
             stopped_ms: jvm.totals.stopped_ms,
@@ -148,23 +172,13 @@ impl JvmPauseSummary {
         }
     }
 
-    /// `Shop (4711): stopped for 3.0 % of 9.8 s, 12 pauses; 0.4 % to reach safepoints`
+    /// `Shop (4711): stopped for 3.02 % of 9.8 s, 12 pauses; 0.41 % to reach safepoints`
     fn line(&self) -> String {
-        let share = |ms: f64| ms * 100.0 / self.followed_ms.max(1e-6);
-        let TotalsSummary { pauses, stopped_ms, to_safepoint_ms } = self.totals;
         let kept = match self.events.len() {
-            all if all as u64 == pauses => String::new(),
+            all if all as u64 == self.totals.pauses => String::new(),
             kept => format!("; the first {kept} are kept"),
         };
-        format!(
-            "{} ({}): stopped for {:.2} % of {:.1} s, {pauses} pause{}; {:.2} % to reach safepoints{kept}",
-            self.name,
-            self.pid,
-            share(stopped_ms),
-            self.followed_ms / 1e3,
-            if pauses == 1 { "" } else { "s" },
-            share(to_safepoint_ms),
-        )
+        format!("{} ({}): {}{kept}", self.name, self.pid, self.totals.shares(self.followed_ms))
     }
 
     /// `  20.13 ms at 3.210 s, 0.02 ms to the safepoint: G1CollectForAllocation (System.gc())`
@@ -233,5 +247,7 @@ mod tests {
         );
         let lanes = JvmPauseSummary::lanes(&jvms);
         assert_eq!((&*lanes[0].jvm, lanes[0].marks.len()), ("Shop (7)", 2));
+        // It was followed since the recording's start.
+        assert_eq!([lanes[0].followed_from_ms, lanes[0].followed_ms], [0.0, 2_000.0]);
     }
 }

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::pipeline::labels::ThreadLabel;
+use crate::profile::model::label_names::{THREAD_ID, THREAD_NAME};
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Series};
 
 /// The labels that distinguish threads.
 pub(in crate::app::record) const THREAD_LABELS: [ThreadLabel; 2] =
     [ThreadLabel::ThreadName, ThreadLabel::ThreadId];
 pub(in crate::app::record) const PID: &str = "pid";
-pub(in crate::app::record) const THREAD_ID: &str = "thread_id";
-pub(in crate::app::record) const THREAD_NAME: &str = "thread_name";
 /// Threads that are printed; the rest is in the JSON.
 const PRINTED: usize = 10;
 
@@ -46,15 +45,21 @@ impl ThreadShare {
         threads
     }
 
-    /// Prints a line for each of the first threads.
+    /// Prints the first threads.
     pub(in crate::app::record) fn print(threads: &[Self]) {
+        Self::lines(threads).iter().for_each(|line| eprintln!("{line}"));
+    }
+
+    /// Returns a heading and a line for each of the first threads.
+    fn lines(threads: &[Self]) -> Vec<String> {
         let sum = threads.iter().fold(0, |sum: u64, thread| sum.saturating_add(thread.value)).max(1);
-        for thread in &threads[..threads.len().min(PRINTED)] {
-            eprintln!("{:>6.2} %  {}", thread.value as f64 * 100.0 / sum as f64, thread.title());
-        }
-        if threads.len() > PRINTED {
-            eprintln!("          and {} more", threads.len() - PRINTED);
-        }
+        let line = |thread: &Self| {
+            format!("{:>6.2} %  {}", thread.value as f64 * 100.0 / sum as f64, thread.title())
+        };
+        let heading = (!threads.is_empty()).then(|| "   share  thread (id of process)".to_owned());
+        let more = threads.len().checked_sub(PRINTED + 1);
+        let more = more.map(|more| format!("          and {} more", more + 1));
+        heading.into_iter().chain(threads.iter().take(PRINTED).map(line)).chain(more).collect()
     }
 
     /// `worker-1 (4711 of 4700)`
@@ -124,5 +129,20 @@ mod tests {
         let threads = ThreadShare::of_batch(&two_threads());
         let listed: Vec<_> = threads.iter().map(|thread| (thread.title(), thread.value)).collect();
         assert_eq!(listed, [("worker-1 (8 of 7)".to_owned(), 6), ("worker-2 (9 of 7)".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn the_list_has_a_heading_and_says_what_is_left_out() {
+        let thread = |tid| ThreadShare { pid: Some(7), tid, name: "worker".to_owned(), value: 1 };
+        let lines = |threads: u32| ThreadShare::lines(&(0..threads).map(thread).collect::<Vec<_>>());
+        assert_eq!(lines(0), [""; 0]);
+        assert_eq!(
+            lines(2),
+            ["   share  thread (id of process)", " 50.00 %  worker (0 of 7)", " 50.00 %  worker (1 of 7)"]
+        );
+        assert_eq!(
+            (lines(10).len(), lines(12).last().map(String::as_str)),
+            (11, Some("          and 2 more"))
+        );
     }
 }

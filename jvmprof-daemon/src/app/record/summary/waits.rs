@@ -27,9 +27,6 @@ pub(in crate::app::record) struct WaitSummary {
     /// Those that were too short for it.
     short_waits: u64,
     short_ns: u64,
-    /// Run time of the kernel programs, with the stacks that they took, and switches.
-    run_time_ns: u64,
-    switches: u64,
     causes: Vec<WaitRow>,
     methods: Vec<WaitRow>,
 }
@@ -60,7 +57,6 @@ impl WaitSummary {
                 methods.add(&line.name, sample);
             }
         }
-        let (run_time_ns, switches) = counts.run_time.unwrap_or_default();
         Self {
             waits,
             waited_ns,
@@ -72,8 +68,6 @@ impl WaitSummary {
             ended_ns: counts.waited_ns,
             short_waits: counts.short_waits,
             short_ns: counts.short_ns,
-            run_time_ns,
-            switches,
             causes: causes.largest(),
             methods: methods.largest(),
         }

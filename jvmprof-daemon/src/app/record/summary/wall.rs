@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::pipeline::off_cpu::{is_idle, wait_of};
-use crate::profile::model::{Batch, Series};
+use crate::profile::model::{Batch, Series, label_names};
 
 /// Threads that are printed; the JSON has all.
 const PRINTED: usize = 14;
@@ -54,8 +54,9 @@ impl WallSummary {
 impl ThreadSummary {
     fn new(series: &Series) -> Self {
         let number = |name: &str| series.labels.get(name).and_then(|value| value.parse().ok());
-        let name = series.labels.get("thread_name").cloned().unwrap_or_default();
-        let mut thread = Self { pid: number("pid"), tid: number("thread_id"), name, ..Self::default() };
+        let name = series.labels.get(label_names::THREAD_NAME).cloned().unwrap_or_default();
+        let mut thread =
+            Self { pid: number("pid"), tid: number(label_names::THREAD_ID), name, ..Self::default() };
         for sample in &series.samples {
             thread.elapsed_ns += sample.value;
             match wait_of(sample) {

@@ -11,7 +11,7 @@ use crate::profile::pprof::decode::{DecodeError, DecodeLimits, decode};
 use crate::proto::pprof::Profile;
 
 /// Threads that decode for one request.
-const MAX_THREADS: usize = 4;
+pub(super) const MAX_THREADS: usize = 4;
 
 /// Limits of a profile that is decoded ahead: of its bytes when unpacked, and of the entries of its
 /// tables. They bound each profile, not a request: each of up to [`MAX_THREADS`] threads has one
@@ -19,8 +19,8 @@ const MAX_THREADS: usize = 4;
 /// is decoded may take several times its encoded bytes. Ordinary profiles have a hundredth of it.
 const AHEAD_LIMITS: DecodeLimits = DecodeLimits { max_bytes: 4 << 20, max_entries: 100_000 };
 
-/// What a thread hands over.
-enum Ahead {
+/// A profile that was read, and decoded if it isn't large.
+pub(super) enum Ahead {
     Decoded(Result<Box<Profile>, String>),
     /// Beyond [`AHEAD_LIMITS`]: one at a time is decoded, by the caller's thread.
     Large(Vec<u8>),
@@ -51,9 +51,7 @@ pub(super) fn for_each_profile<E>(
         for (reference, receiver) in profiles.iter().zip(receivers.iter().cycle()) {
             let profile = match receiver.recv().unwrap_or_else(|_| read(store, reference)) {
                 Ahead::Decoded(profile) => profile.map(|profile| *profile),
-                Ahead::Large(bytes) => {
-                    decode(&bytes, DecodeLimits::default()).map_err(|error| error.to_string())
-                }
+                Ahead::Large(bytes) => decode_large(&bytes),
             };
             take(reference, profile)?;
         }
@@ -69,7 +67,12 @@ fn send_all<'a>(store: &Store, profiles: impl Iterator<Item = &'a ProfileRef>, s
     }
 }
 
-fn read(store: &Store, reference: &ProfileRef) -> Ahead {
+/// Decodes a profile of any size that is accepted: one at a time.
+pub(super) fn decode_large(bytes: &[u8]) -> Result<Profile, String> {
+    decode(bytes, DecodeLimits::default()).map_err(|error| error.to_string())
+}
+
+pub(super) fn read(store: &Store, reference: &ProfileRef) -> Ahead {
     let bytes = match store.read(reference) {
         Ok(bytes) => bytes,
         Err(error) => return Ahead::Decoded(Err(error.to_string())),

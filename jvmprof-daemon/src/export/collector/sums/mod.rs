@@ -1,16 +1,17 @@
 //! Makes the sums of periods that have ended, in the background.
 
-pub(super) mod stored_sum;
+pub(in crate::export::collector) mod making;
+pub mod stored_sum;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
-use self::stored_sum::StoredSumError;
+use self::making::MakingError;
 use crate::export::store::{MissingSum, Store, SumPeriod, SumWrite, UnixNanos};
 
 /// A period is summed this long after its end: until then most of what belongs to it has come.
@@ -39,10 +40,35 @@ enum Outcome {
     Failed,
 }
 
+/// Counts of sums that were to be made since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SumCounts {
+    pub stored: u64,
+    /// Their profiles changed meanwhile: they are tried again.
+    pub outdated: u64,
+    /// Their profiles have no exact sum, or one that isn't worth its place: answers read them one
+    /// by one.
+    pub refused: u64,
+    /// Profiles couldn't be read or the sum not be written: it is tried again.
+    pub failed: u64,
+}
+
+impl SumCounts {
+    fn count(&mut self, outcome: &Outcome) {
+        *match outcome {
+            Outcome::Stored => &mut self.stored,
+            Outcome::Outdated => &mut self.outdated,
+            Outcome::Refused => &mut self.refused,
+            Outcome::Failed => &mut self.failed,
+        } += 1;
+    }
+}
+
 /// Sums finished periods of a store, until it is dropped.
 #[derive(Debug)]
 pub struct BackgroundSums {
     is_stopped: Arc<AtomicBool>,
+    counts: Arc<Mutex<SumCounts>>,
     thread: Thread,
 }
 
@@ -52,18 +78,22 @@ impl BackgroundSums {
     /// # Errors
     /// The system has no thread for it.
     pub fn start(store: Arc<Store>) -> std::io::Result<Self> {
-        let is_stopped = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&is_stopped);
+        let mut summing = Summing { rest: REST, ..Summing::of(store) };
+        let (is_stopped, counts) = (Arc::clone(&summing.is_stopped), Arc::clone(&summing.counts));
         let work = move || {
-            let mut refused = Refused::new();
-            while !stopped.load(Ordering::Relaxed) {
+            while !summing.is_stopped.load(Ordering::Relaxed) {
                 let until = SystemTime::now() - GRACE;
-                sum_finished(&store, until.into(), &mut refused, &stopped, REST);
+                summing.sum_finished(until.into());
                 thread::park_timeout(INTERVAL);
             }
         };
         let thread = thread::Builder::new().name("sums".to_owned()).spawn(work)?.thread().clone();
-        Ok(Self { is_stopped, thread })
+        Ok(Self { is_stopped, counts, thread })
+    }
+
+    /// Returns the counts since the start.
+    pub fn counts(&self) -> SumCounts {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,59 +104,78 @@ impl Drop for BackgroundSums {
     }
 }
 
-/// Sums all periods that ended before `until`, without rest; returns how many sums were stored.
-pub fn sum_all(store: &Store, until: UnixNanos) -> usize {
-    sum_finished(store, until, &mut Refused::new(), &AtomicBool::new(false), 0)
+/// Sums all periods that ended before `until`, without rest; returns what became of them.
+pub fn sum_all(store: &Arc<Store>, until: UnixNanos) -> SumCounts {
+    let mut summing = Summing::of(Arc::clone(store));
+    summing.sum_finished(until);
+    *summing.counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn sum_finished(
-    store: &Store,
-    until: UnixNanos,
-    refused: &mut Refused,
-    is_stopped: &AtomicBool,
+/// The search for what is to be summed.
+#[derive(Debug)]
+struct Summing {
+    store: Arc<Store>,
+    refused: Refused,
+    counts: Arc<Mutex<SumCounts>>,
+    is_stopped: Arc<AtomicBool>,
+    /// It rests so many times as long as it worked.
     rest: u32,
-) -> usize {
-    let mut stored = 0;
-    loop {
-        let mut began = Instant::now();
-        let is_refused = |fingerprint: &str, period: SumPeriod, newest: u64| {
-            refused.contains(&(fingerprint.to_owned(), period, newest))
-        };
-        let missing = store.missing_sums(until, LISTED, is_refused);
-        let mut is_outdated = false;
-        for sum in &missing {
-            if is_stopped.load(Ordering::Relaxed) {
-                return stored;
-            }
-            match sum_one(store, sum) {
-                Outcome::Stored => stored += 1,
-                Outcome::Outdated => is_outdated = true,
-                Outcome::Refused => {
-                    if refused.len() >= MAX_REFUSED {
-                        // The next search begins with the newest: this one would never end.
-                        refused.clear();
-                        return stored;
-                    }
-                    let newest = sum.newest().unwrap_or(0);
-                    let fingerprint = sum.parts.first().map(|part| part.fingerprint.clone());
-                    refused.insert((fingerprint.unwrap_or_default(), sum.period, newest));
+}
+
+impl Summing {
+    /// Without rest.
+    fn of(store: Arc<Store>) -> Self {
+        let (counts, is_stopped) = (Arc::default(), Arc::default());
+        Self { store, refused: Refused::new(), counts, is_stopped, rest: 0 }
+    }
+
+    fn sum_finished(&mut self, until: UnixNanos) {
+        loop {
+            let mut began = Instant::now();
+            let is_refused = |fingerprint: &str, period: SumPeriod, newest: u64| {
+                self.refused.contains(&(fingerprint.to_owned(), period, newest))
+            };
+            let missing = self.store.missing_sums(until, LISTED, is_refused);
+            let mut is_outdated = false;
+            for sum in &missing {
+                if self.is_stopped.load(Ordering::Relaxed) {
+                    return;
                 }
-                Outcome::Failed => return stored,
+                let outcome = sum_one(&self.store, sum);
+                self.counts.lock().unwrap_or_else(PoisonError::into_inner).count(&outcome);
+                match outcome {
+                    Outcome::Stored => {}
+                    Outcome::Outdated => is_outdated = true,
+                    Outcome::Refused => {
+                        if self.refused.len() >= MAX_REFUSED {
+                            // The next search begins with the newest: this one would never end.
+                            self.refused.clear();
+                            return;
+                        }
+                        let newest = sum.newest().unwrap_or(0);
+                        let fingerprint = sum.parts.first().map(|part| part.fingerprint.clone());
+                        self.refused.insert((fingerprint.unwrap_or_default(), sum.period, newest));
+                    }
+                    Outcome::Failed => return,
+                }
+                thread::park_timeout(began.elapsed() * self.rest);
+                began = Instant::now();
             }
-            thread::park_timeout(began.elapsed() * rest);
-            began = Instant::now();
-        }
-        if missing.is_empty() || is_outdated {
-            return stored;
+            if missing.is_empty() || is_outdated {
+                return;
+            }
         }
     }
 }
 
 fn sum_one(store: &Store, sum: &MissingSum) -> Outcome {
     let series = sum.parts.first().map_or("", |part| &part.fingerprint);
-    let written = match stored_sum::encode(store, sum) {
-        Ok(bytes) => store.write_sum(sum, &bytes),
-        Err(StoredSumError::Unread(error)) => Err(error),
+    let written = match making::make(store, sum) {
+        Ok(bytes) => match store.write_sum(sum, &bytes) {
+            Ok(SumWrite::TooLarge) => store.write_sum(sum, stored_sum::without_stacks(&bytes)),
+            written => written,
+        },
+        Err(MakingError::Unread(error)) => Err(error),
         Err(error) => {
             tracing::debug!(series, %error, "a period has no sum");
             return Outcome::Refused;

@@ -1,5 +1,7 @@
 //! Answers with sums beside those without.
 
+mod long;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -8,12 +10,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::sum_all;
+use super::stored_sum::{self, StoredSumError, SumContent, SumDetail};
+use super::{BackgroundSums, SumCounts, making, sum_all};
 use crate::export::collector::ReadLimits;
 use crate::export::collector::profile_reader::ProfileReader;
 use crate::export::collector::selection::Query;
 use crate::export::store::{NewProfile, Store, StoreOptions, UnixNanos, with_name};
-use crate::profile::model::{FrameKind, SampleLabel, SampleLabels};
+use crate::profile::model::{Batch, FrameKind, SampleLabel, SampleLabels};
 use crate::profile::pprof;
 use crate::profile::testing::{batch, frame, line, located, mapping, series};
 
@@ -51,7 +54,11 @@ fn profile(pid: u64, second: i64, numbers: &mut Numbers) -> NewProfile {
     }
     let mut batch = batch(vec![of_pid]);
     batch.duration = Duration::from_secs(60);
-    let profile = pprof::for_push(&batch, &batch.series[0]);
+    new_profile(&batch, second)
+}
+
+fn new_profile(batch: &Batch, second: i64) -> NewProfile {
+    let profile = pprof::for_push(batch, &batch.series[0]);
     NewProfile {
         labels: with_name(&batch.series[0].labels, "process_cpu"),
         start: UnixNanos(second * 1_000_000_000),
@@ -59,6 +66,21 @@ fn profile(pid: u64, second: i64, numbers: &mut Numbers) -> NewProfile {
         samples: pprof::total(&profile),
         pprof: pprof::to_bytes(&profile).unwrap().into(),
     }
+}
+
+/// A profile of stacks that hardly ever repeat: more nodes than a sum's tree has.
+fn wide(pid: u64, second: i64, numbers: &mut Numbers) -> NewProfile {
+    let mut stacks = Vec::new();
+    for _ in 0..60 {
+        let mut frames: Vec<_> = (0..3 + numbers.below(5))
+            .map(|_| frame(FrameKind::Java, &format!("acme.A.f{}", numbers.below(7).min(numbers.below(7)))))
+            .collect();
+        frames.push(frame(FrameKind::Native, "start_thread"));
+        stacks.push((frames, 1 + numbers.below(4)));
+    }
+    let mut batch = batch(vec![series(&[("pid", &pid.to_string()), ("runtime", "jvm")], stacks)]);
+    batch.duration = Duration::from_secs(60);
+    new_profile(&batch, second)
 }
 
 fn open(dir: &Path) -> Arc<Store> {
@@ -87,7 +109,15 @@ fn without_sums(dir: &Path) -> (tempfile::TempDir, Arc<Store>) {
 }
 
 fn answer(store: &Arc<Store>, query: &str) -> Value {
-    let limits = ReadLimits::default();
+    answer_within(ReadLimits::default(), store, query)
+}
+
+/// Of sums the trees alone are counted.
+fn answer_of_trees(store: &Arc<Store>, query: &str) -> Value {
+    answer_within(ReadLimits { stack_bytes: 0, ..ReadLimits::default() }, store, query)
+}
+
+fn answer_within(limits: ReadLimits, store: &Arc<Store>, query: &str) -> Value {
     let reader = ProfileReader { store: Arc::clone(store), limits, is_cancelled: Arc::default() };
     let answer = reader.flame_graph(&Query::parse(query).unwrap()).unwrap();
     serde_json::to_value(answer).unwrap()
@@ -166,7 +196,10 @@ fn assert_same(dir: &Path, store: &Arc<Store>, numbers: &mut Numbers, ranges: us
         assert!(with["tree"]["total"].as_u64().unwrap() > 0);
         assert_eq!(nodes(&with), nodes(&without), "{query}");
         assert_eq!(table(&with), table(&without), "{query}");
-        for name in ["period_ns", "unit", "sides", "profiles", "unreadable", "series"] {
+        // These trees have all nodes.
+        let of_trees = answer_of_trees(store, &query);
+        assert_eq!((nodes(&of_trees), table(&of_trees)), (nodes(&without), table(&without)), "{query}");
+        for name in ["most_lacking", "period_ns", "unit", "sides", "profiles", "unreadable", "series"] {
             assert_eq!(with.get(name), without.get(name), "{name} of {query}");
         }
         assert_close(&with["activities"], &without["activities"]);
@@ -193,8 +226,9 @@ fn answers_with_sums_are_those_of_all_profiles() {
     fill(&store, &mut numbers);
     let plain = store.used_bytes();
     // Whole hours and five minutes of two series.
-    let made = sum_all(&store, END);
-    assert_eq!(sums(dir.path()).len(), made);
+    let counts = sum_all(&store, END);
+    let made = sums(dir.path()).len();
+    assert_eq!(counts, SumCounts { stored: made as u64, ..SumCounts::default() });
     assert!(made > 2 * 39, "{made}");
     assert!(store.used_bytes() > plain);
     assert_same(dir.path(), &store, &mut numbers, 12);
@@ -213,7 +247,7 @@ fn answers_with_sums_are_those_of_all_profiles() {
     let used = store.used_bytes();
     drop(store);
     let store = open(dir.path());
-    assert_eq!((store.used_bytes(), sum_all(&store, END)), (used, 0));
+    assert_eq!((store.used_bytes(), sum_all(&store, END).stored), (used, 0));
     drop(store);
     let series = fs::read_dir(dir.path().join("series")).unwrap().flatten().next().unwrap().path();
     let middle = format!("{}000000000-", START + 100 * 60);
@@ -225,6 +259,85 @@ fn answers_with_sums_are_those_of_all_profiles() {
     let store = open(dir.path());
     assert_eq!(sums(dir.path()).len(), made - 2);
     assert_same(dir.path(), &store, &mut numbers, 4);
+}
+
+#[test]
+fn an_answer_of_cut_trees_has_all_samples_and_says_what_a_node_may_lack() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut numbers = Numbers(17);
+    for minute in 0..MINUTES {
+        store.append(&[1, 2].map(|pid| wide(pid, START + minute * 60, &mut numbers))).unwrap();
+    }
+    sum_all(&store, END);
+    let (_copy, reference) = without_sums(dir.path());
+    for group in ["", "&group=pid"] {
+        let query = format!("from={}000&to={}000{group}", START - 60, START + MINUTES * 60 + 60);
+        let all_nodes = ReadLimits { nodes: usize::MAX, ..ReadLimits::default() };
+        let (cut, exact) = (answer_of_trees(&store, &query), answer_within(all_nodes, &reference, &query));
+        let rows = |answer: &Value| {
+            let mut rows = table(answer);
+            // Of nodes that were given up.
+            rows.remove("truncated");
+            rows
+        };
+        assert_eq!(rows(&cut), rows(&exact));
+        let most_lacking = cut["most_lacking"].as_u64().unwrap();
+        assert!(most_lacking > 0 && exact["most_lacking"] == 0);
+        let (of_cut, of_exact) = (totals(&cut), totals(&exact));
+        let mut lacking = 0;
+        for (path, total) in &of_cut {
+            if !path.contains("[pruned]") {
+                let exact = of_exact[path];
+                assert!(*total <= exact && exact <= total + most_lacking, "{path}: {total} of {exact}");
+                lacking += exact - total;
+            }
+        }
+        assert!(lacking > 0 && of_cut.len() > 2_000);
+        // What nodes lack is in `[pruned]`: no sample is missing.
+        let root = |totals: &BTreeMap<String, u64>| *totals.values().max().unwrap();
+        assert_eq!(root(&of_cut), root(&of_exact));
+        assert_close(&cut["activities"], &exact["activities"]);
+    }
+}
+
+#[test]
+fn a_sum_without_room_for_its_stacks_has_its_tree() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut numbers = Numbers(19);
+    for minute in 0..20 {
+        store.append(&[wide(1, START + minute * 60, &mut numbers)]).unwrap();
+    }
+    let missing = store.missing_sums(END, 1, |_, _, _| false).remove(0);
+    let whole = making::make(&store, &missing).unwrap();
+    let parts: Vec<_> = missing.parts.iter().collect();
+    let content = |bytes: &[u8], detail| stored_sum::parse(bytes, &parts, detail).map(|sum| sum.content);
+    assert!(matches!(content(&whole, SumDetail::All), Ok(SumContent::Stacks(_))));
+    let tree_alone = stored_sum::without_stacks(&whole);
+    assert!(tree_alone.len() < whole.len() / 2);
+    for bytes in [&whole, tree_alone] {
+        assert!(matches!(content(bytes, SumDetail::Tree(usize::MAX)), Ok(SumContent::Tree(_))));
+    }
+    assert!(matches!(content(tree_alone, SumDetail::All), Err(StoredSumError::NoStacks)));
+    // The stacks of the others aren't even read where the tree is enough.
+    let mut unread = whole.as_slice();
+    assert!(stored_sum::parse(&mut unread, &parts, SumDetail::Tree(usize::MAX)).is_ok());
+    assert_eq!(unread.len(), whole.len() - tree_alone.len());
+}
+
+/// The samples of nodes by their paths.
+fn totals(answer: &Value) -> BTreeMap<String, u64> {
+    let (tree, nodes) = (&answer["tree"], &answer["tree"]["nodes"]);
+    let mut paths: Vec<String> = Vec::new();
+    for node in 0..nodes["parent"].as_array().unwrap().len() {
+        let at = |column: &Value, row: usize| column[row].as_u64().unwrap() as usize;
+        let name = at(&tree["functions"]["name"], at(&nodes["function"], node));
+        let above = paths.get(at(&nodes["parent"], node)).cloned().unwrap_or_default();
+        paths.push(format!("{above};{}", tree["strings"][name]));
+    }
+    let totals = nodes["total"].as_array().unwrap().iter().map(|total| total.as_u64().unwrap());
+    paths.into_iter().zip(totals).collect()
 }
 
 #[test]
@@ -267,9 +380,48 @@ fn a_sum_of_the_right_name_that_is_broken_is_not_believed() {
     // The one that can't be read is made again; those of other profiles may be of an index that is
     // about to change.
     assert!(!hour.exists());
-    assert_eq!(sum_all(&store, END), 1);
+    assert_eq!(sum_all(&store, END).stored, 1);
     assert_eq!(sums(dir.path()).len(), files.len());
     assert_same(dir.path(), &store, &mut numbers, 2);
+}
+
+#[test]
+fn sums_that_can_not_be_made_are_counted_by_whether_that_may_pass() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut numbers = Numbers(3);
+    // Whole five minutes of two series, of which one can't be decoded.
+    for minute in 0..20 {
+        let [mut broken, whole] = [1, 2].map(|pid| profile(pid, START + minute * 60, &mut numbers));
+        broken.pprof = b"no pprof at all, of some length".as_slice().into();
+        store.append(&[broken, whole]).unwrap();
+    }
+    let counts = sum_all(&store, END);
+    assert_eq!((counts.stored, counts.failed, counts.outdated), (counts.refused, 0, 0), "{counts:?}");
+    assert!(counts.refused >= 3, "{counts:?}");
+
+    // A file is gone of five minutes that are the newest, and so the first to be summed.
+    let late: Vec<_> = (30..35).map(|minute| profile(3, START + minute * 60, &mut numbers)).collect();
+    store.append(&late).unwrap();
+    let gone = format!("{}000000000-", START + 32 * 60);
+    for folder in fs::read_dir(dir.path().join("series")).unwrap().flatten() {
+        let files = fs::read_dir(folder.path()).unwrap().flatten();
+        let gone = files.filter(|file| file.file_name().to_string_lossy().starts_with(&gone));
+        gone.for_each(|file| fs::remove_file(file.path()).unwrap());
+    }
+    assert_eq!(sum_all(&store, END), SumCounts { failed: 1, ..SumCounts::default() });
+}
+
+#[test]
+fn a_collectors_thread_counts_what_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    fill(&store, &mut Numbers(5));
+    let background = BackgroundSums::start(Arc::clone(&store)).unwrap();
+    while background.counts().stored == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(background.counts().refused, 0);
 }
 
 #[test]

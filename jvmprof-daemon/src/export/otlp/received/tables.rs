@@ -10,6 +10,7 @@ use super::{InvalidMessage, SizeLimit, text_of};
 use crate::export::otlp::attributes::label_of_sample;
 use crate::export::otlp::message::BUILD_ID;
 use crate::export::otlp::span;
+use crate::profile::model::label_names::{SPAN_ID, TRACE_ID};
 use crate::proto::pprof::{self, Function, Line, Location, Mapping};
 
 /// Bytes that an entry takes beside its texts, from above.
@@ -137,7 +138,7 @@ impl<'a, 'size> PprofTables<'a, 'size> {
         }
         let ids = span::ids(entry("link", &self.dictionary.link_table, index)?);
         let mut labels = Vec::new();
-        for (name, id) in [span::TRACE_ID, span::SPAN_ID].iter().zip(ids.iter().flatten()) {
+        for (name, id) in [TRACE_ID, SPAN_ID].iter().zip(ids.iter().flatten()) {
             labels.push((self.text(name)?, self.text(id)?));
         }
         self.links.insert(index, labels.clone());

@@ -25,7 +25,7 @@ use tonic::transport::Channel;
 
 use super::config_error::ParcaConfigError;
 use super::endpoint::{self, ParcaOptions};
-use crate::native::upload::queue::UploadCandidate;
+use crate::native::debug_files_to_upload::queue::UploadCandidate;
 use bandwidth_limit::BandwidthLimit;
 use upload_attempt::UploadAttempt;
 use upload_error::{RetryTime, UploadFailure};

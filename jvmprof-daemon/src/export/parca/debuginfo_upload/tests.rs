@@ -16,8 +16,8 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::*;
 use crate::native::byte_source::RegularFile;
+use crate::native::debug_files_to_upload::queue::UploadQueue;
 use crate::native::elf::ElfFile;
-use crate::native::upload::queue::UploadQueue;
 use crate::proto::debuginfo::debuginfo_service_server::{DebuginfoService, DebuginfoServiceServer};
 use crate::proto::debuginfo::upload_instructions::UploadStrategy;
 use crate::proto::debuginfo::upload_request::Data;

@@ -15,11 +15,11 @@ use tonic::{Request, Response, Status};
 use super::upload_error::{UploadError, UploadFailure};
 use super::{UploadResult, UploadServer, UploaderState, endpoint, signed_url};
 use crate::native::byte_source::{ByteSource, RegularFile};
+use crate::native::debug_files_to_upload::extract_debug_info::{Contents, Extracted, extract};
+use crate::native::debug_files_to_upload::queue::UploadCandidate;
 use crate::native::elf::ElfFile;
 use crate::native::file_identity::FileStat;
 use crate::native::function_symbols::mini_debug_info;
-use crate::native::upload::extract_debug_info::{Contents, Extracted, extract};
-use crate::native::upload::queue::UploadCandidate;
 use crate::proto::debuginfo::debuginfo_service_client::DebuginfoServiceClient;
 use crate::proto::debuginfo::upload_instructions::UploadStrategy;
 use crate::proto::debuginfo::upload_request::Data;
@@ -195,8 +195,11 @@ fn prepare(
     let regular = |file| RegularFile::new(file).map_err(UploadError::Read);
     let stat = |file| FileStat::of(file).map_err(UploadError::Read);
     let before = stat(&offer.file)?;
-    let elf =
-        |error| UploadError::Extract(crate::native::upload::extract_debug_info::ExtractError::Elf(error));
+    let elf = |error| {
+        UploadError::Extract(crate::native::debug_files_to_upload::extract_debug_info::ExtractError::Elf(
+            error,
+        ))
+    };
     let program = ElfFile::parse(regular(&offer.file)?).map_err(elf)?;
     // Under that build id a server would name the whole fleet's frames by it.
     if program.build_id() != Some(offer.build_id) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 use crate::export::parca::push_outcome::describe;
-use crate::native::upload::extract_debug_info::ExtractError;
+use crate::native::debug_files_to_upload::extract_debug_info::ExtractError;
 
 /// The reason why a file wasn't uploaded.
 #[derive(Debug, thiserror::Error)]

@@ -69,6 +69,9 @@ enum Found {
 
 const NEXT_SENDER: TrackedValue = TrackedValue::Stack(StackLocation::new(LocationBase::NextSender, 0));
 
+/// Bytes below the stack pointer that not even a signal handler writes to (System V ABI AMD64
+/// supplement, 3.2.2).
+const RED_ZONE: i32 = 128;
 /// Slots that are remembered, at most: frames of generated code save all registers, few of which
 /// matter.
 const MAX_SLOTS: usize = 24;
@@ -187,12 +190,21 @@ impl FrameState {
         }
     }
 
-    /// Writes a register. What lies below a stack pointer that moved up is lost.
+    /// Writes a register. What lies below a stack pointer that moved up is lost, but for a return
+    /// address, which stays there until the stack pointer moves down again.
     pub(in crate::hotspot::stubs) fn set(&mut self, register: Register, value: TrackedValue) {
         if register == Register::RSP
             && let TrackedValue::Stack(top) = value
         {
-            self.slots.retain(|slot| slot.at.above(top).is_none_or(|above| above >= 0));
+            let before = self.place(Register::RSP);
+            self.slots.retain(|slot| {
+                let is_below = |rsp: StackLocation| slot.at.above(rsp).is_some_and(|above| above < 0);
+                let is_near = slot.at.above(top).is_some_and(|above| above >= -RED_ZONE);
+                match is_below(top) {
+                    true => is_near && slot.holds == TrackedValue::ReturnAddress,
+                    false => !before.is_some_and(is_below),
+                }
+            });
         }
         if let Some(held) = self.registers.get_mut(usize::from(register.0)) {
             *held = value;
@@ -209,6 +221,12 @@ impl FrameState {
         if value != TrackedValue::Unknown && self.slots.len() < MAX_SLOTS {
             self.slots.push(Slot { at, holds: value });
         }
+    }
+
+    /// A function was called: what lies below the stack pointer is lost.
+    pub(in crate::hotspot::stubs) fn forget_below_rsp(&mut self) {
+        let Some(top) = self.place(Register::RSP) else { return };
+        self.slots.retain(|slot| slot.at.above(top).is_none_or(|above| above >= 0));
     }
 
     /// Something unknown was written to these bytes.
@@ -401,12 +419,18 @@ impl FrameState {
                 Found::Rsp(offset) => RaRule::AtRsp(offset),
             }),
         };
-        if self.load(cfa.plus(-8)) == TrackedValue::ReturnAddress {
+        let below = |place: StackLocation| {
+            let above = self.place(Register::RSP).and_then(|top| place.above(top));
+            above.filter(|above| *above < 0)
+        };
+        let usual = cfa.plus(-8);
+        if self.load(usual) == TrackedValue::ReturnAddress && below(usual).is_none() {
             return Some(RaRule::AtCfa(-8));
         }
-        let mut slots = self.slots.iter().filter(|slot| slot.holds == TrackedValue::ReturnAddress);
-        let stored = slots.find_map(|slot| at(slot.at));
-        stored.or_else(|| self.register_with(TrackedValue::ReturnAddress).map(RaRule::Register))
+        let slots = || self.slots.iter().filter(|slot| slot.holds == TrackedValue::ReturnAddress);
+        let stored = slots().filter(|slot| below(slot.at).is_none()).find_map(|slot| at(slot.at));
+        let held = || self.register_with(TrackedValue::ReturnAddress).map(RaRule::Register);
+        stored.or_else(held).or_else(|| slots().find_map(|slot| below(slot.at)).map(RaRule::AtRsp))
     }
 
     fn rbp_rule(&self, cfa: StackLocation) -> RbpRule {

@@ -60,7 +60,10 @@ impl Transfer {
                 let rbp = pop_value(state, offset);
                 state.set(Register::RBP, rbp);
             }
-            Mnemonic::Call => clobber_caller_saved(state),
+            Mnemonic::Call => {
+                clobber_caller_saved(state);
+                state.forget_below_rsp();
+            }
             Mnemonic::Xor if self.conventions.has_roots && clears_rbp(instruction) => {
                 state.lose_caller();
                 state.set(Register::RBP, TrackedValue::Unknown);

@@ -1,6 +1,7 @@
 //! Functions whose call frame information is wrong or missing where it matters, and the rows that
 //! replace it.
 
+pub(super) mod after_sigreturn;
 pub(super) mod cfi_pattern_search;
 pub(super) mod clone_return;
 pub(super) mod dl_runtime_resolve;

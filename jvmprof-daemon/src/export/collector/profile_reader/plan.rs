@@ -1,0 +1,158 @@
+//! Which files are read for an answer, and by which thread.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+use super::summed::{Item, divide};
+use super::{ProfileReader, ReadError};
+use crate::export::collector::selection::{Group, Query, Selection};
+use crate::export::collector::sums::making::tree_nodes;
+use crate::export::store::{HOUR, ProfileRef, SUM_PERIODS, SeriesInfo, Store, TimeRange};
+use crate::profile::model::LabelSet;
+use crate::types::FastHasher;
+
+/// Nodes that all series together add to an answer of which the heaviest nodes of sums are counted,
+/// and each at least.
+const MAX_SERIES_NODES: usize = 500_000;
+const MIN_SERIES_NODES: usize = 1_000;
+
+/// Threads count whole groups if each has so many: else one might have most of the work.
+const GROUPS_OF_THREAD: usize = 4;
+
+/// What is to be counted of a selection.
+pub(super) struct SelectedProfiles {
+    selection: Selection,
+    pub(super) series: Vec<SeriesInfo>,
+    /// Oldest first.
+    pub(super) profiles: Vec<ProfileRef>,
+}
+
+impl SelectedProfiles {
+    pub(super) fn new(selection: &Selection, store: &Store) -> Self {
+        Self {
+            selection: selection.clone(),
+            series: selection.series(store),
+            profiles: selection.profiles(store),
+        }
+    }
+}
+
+/// What all selections of a request have in common.
+pub(super) struct Counting<'a> {
+    pub(super) reader: &'a ProfileReader,
+    pub(super) query: &'a Query,
+    pub(super) group: Option<&'a Group>,
+    pub(super) has_activities: bool,
+    pub(super) begin: Instant,
+}
+
+/// A selection by the files that are read for it.
+pub(super) struct Plan<'a> {
+    pub(super) selected: &'a SelectedProfiles,
+    groups: Option<HashMap<&'a str, String>>,
+    pub(super) labels: HashMap<&'a str, &'a LabelSet>,
+    /// By group and series, each oldest first: neighbours have most functions and nodes in common.
+    by_series: Vec<Vec<&'a ProfileRef>>,
+    pub(super) items: Vec<Item<'a>>,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn selected_range(&self) -> TimeRange {
+        self.selected.selection.range
+    }
+
+    pub(super) fn group(&self, profile: &ProfileRef) -> Option<&str> {
+        self.groups.as_ref()?.get(&*profile.fingerprint).map(String::as_str)
+    }
+
+    /// Chooses sums of these lengths instead of profiles.
+    fn divide(&mut self, store: &Store, lengths: &[i64]) {
+        let range = self.selected_range();
+        let items = self.by_series.iter().flat_map(|profiles| divide(store, profiles, range, lengths));
+        self.items = items.collect();
+    }
+
+    /// Returns where the files of each thread begin and end, and true if no group is divided among
+    /// several: then their trees have nothing in common but the root.
+    pub(super) fn bounds(&self, threads: usize) -> (Vec<usize>, bool) {
+        let group = |at: usize| self.group(self.items[at].first());
+        let of_series = |profiles: &Vec<&ProfileRef>| profiles.first().map(|first| self.group(first));
+        let groups = self.by_series.chunk_by(|one, next| of_series(one) == of_series(next)).count();
+        let is_disjoint = groups >= GROUPS_OF_THREAD * threads;
+        let files = self.items.len();
+        let inner = (1..threads).map(|thread| files * thread / threads).map(|at| {
+            let next_group = (at.max(1)..files).find(|next| group(next - 1) != group(*next));
+            if is_disjoint { next_group.unwrap_or(files) } else { at }
+        });
+        (std::iter::once(0).chain(inner).chain([files]).collect(), is_disjoint)
+    }
+
+    fn sum_bytes(&self) -> u64 {
+        let bytes = |item: &Item<'_>| if let Item::Sum(sum) = item { sum.bytes } else { 0 };
+        self.items.iter().map(bytes).sum()
+    }
+
+    /// Profiles that are read themselves.
+    pub(super) fn single(&self) -> usize {
+        self.items.iter().filter(|item| matches!(item, Item::One(_))).count()
+    }
+
+    /// Nodes of the trees of all sums, at most, as they are stored.
+    pub(super) fn nodes_of_sums(&self) -> usize {
+        let of = |item: &Item<'_>| if let Item::Sum(sum) = item { tree_nodes(sum.period.length) } else { 0 };
+        self.items.iter().map(of).sum()
+    }
+
+    /// Returns how many nodes a series adds of whose sums the heaviest nodes are counted.
+    pub(super) fn nodes_of_series(&self) -> usize {
+        (MAX_SERIES_NODES / self.by_series.len().max(1)).max(MIN_SERIES_NODES)
+    }
+}
+
+impl<'a> Counting<'a> {
+    /// Lists the files of a selection that are read if all stacks of its sums are.
+    pub(super) fn plan(&self, selected: &'a SelectedProfiles) -> Plan<'a> {
+        let SelectedProfiles { series, profiles, .. } = selected;
+        let groups = self.group.map(|by| by.names(series));
+        let mut of_series: HashMap<&str, Vec<&ProfileRef>, FastHasher> = HashMap::default();
+        for profile in profiles {
+            of_series.entry(&profile.fingerprint).or_default().push(profile);
+        }
+        let group = |fingerprint: &str| groups.as_ref().and_then(|groups| groups.get(fingerprint));
+        let of_series = of_series.into_iter();
+        let sorted: BTreeMap<_, _> = of_series.map(|(of, profiles)| ((group(of), of), profiles)).collect();
+        // What a filter of stacks leaves of each profile is known only from the profile.
+        let sample_type = self.query.sample_type.as_deref();
+        let has_sums = self.query.under.is_empty() && sample_type.is_none_or(|name| name == "samples");
+        let wanted = &self.query.under_groups;
+        let is_wanted = |group: Option<&String>| {
+            has_sums || wanted.is_empty() || group.is_none_or(|group| wanted.contains(group))
+        };
+        let sorted = sorted.into_iter().filter(|((group, _), _)| is_wanted(*group));
+        let by_series = sorted.map(|(_, profiles)| profiles).collect();
+        let labels = series.iter().map(|series| (series.fingerprint.as_str(), &series.labels)).collect();
+        let mut plan = Plan { selected, groups, labels, by_series, items: Vec::new() };
+        // Longer sums have no stacks.
+        let lengths = SUM_PERIODS.into_iter().filter(|length| has_sums && *length <= HOUR);
+        plan.divide(&self.reader.store, &lengths.collect::<Vec<_>>());
+        plan
+    }
+
+    /// Decides whether all stacks of sums are counted, or the heaviest nodes of longer ones: the
+    /// same for both sides of a comparison.
+    ///
+    /// # Errors
+    /// They are too many.
+    pub(super) fn decide(&self, plans: &mut [&mut Plan<'a>]) -> Result<bool, ReadError> {
+        let bytes: u64 = plans.iter().map(|plan| plan.sum_bytes()).sum();
+        let is_all = bytes <= self.reader.limits.stack_bytes;
+        for plan in plans {
+            if !is_all {
+                plan.divide(&self.reader.store, &SUM_PERIODS);
+            }
+            let bytes = plan.items.iter().map(Item::bytes).sum();
+            self.reader.check_numbers(plan.items.len(), bytes)?;
+        }
+        Ok(is_all)
+    }
+}

@@ -1,0 +1,199 @@
+//! The whole way of batches to a receiver of OTLP: what it answers, and its end.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::export::http_client::HttpOptions;
+use crate::export::otlp::scripted_receiver::{HOUR, ScriptedReceiver};
+use crate::export::otlp::{OtlpClient, OtlpOptions, OtlpProtocol};
+
+fn client(address: impl std::fmt::Display, protocol: OtlpProtocol) -> OtlpClient {
+    let http = HttpOptions {
+        request_timeout: Duration::from_millis(500),
+        ..HttpOptions::new(format!("http://{address}"))
+    };
+    OtlpClient::new(OtlpOptions { http, protocol, headers: Vec::new(), compress: true }).expect("valid")
+}
+
+fn to_client(client: OtlpClient, options: DeliveryOptions) -> Delivery {
+    let mut delivery = Delivery::default();
+    delivery.add_remote(client, options).expect("the spool opens");
+    delivery
+}
+
+/// The names of gRPC's codes, in the order of their numbers.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// The table of `docs/delivery.md`: protocol, status, text, what is done.
+fn documented() -> Vec<(OtlpProtocol, u16, String, String)> {
+    let text = include_str!("../../../../../docs/delivery.md");
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| OTLP/")?.trim_end_matches('|').split('|').map(str::trim);
+        let (protocol, status) = (cells.next()?, cells.next()?);
+        let (protocol, status) = match protocol {
+            "gRPC" => (OtlpProtocol::Grpc, CODES.iter().position(|code| *code == status)? as u16),
+            _ => (OtlpProtocol::Http, status.parse().ok()?),
+        };
+        Some((protocol, status, cells.next()?.to_owned(), cells.next()?.to_owned()))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+#[tokio::test]
+async fn each_answer_of_a_receiver_is_treated_as_the_documented_table_says() {
+    let table = documented();
+    assert!(table.len() > 30, "{} rows", table.len());
+    for (protocol, status, text, done) in table {
+        let dir = tempfile::tempdir().expect("a folder");
+        let receiver = ScriptedReceiver::new(&[(status, &text)]);
+        let address = match protocol {
+            OtlpProtocol::Grpc => receiver.serve_grpc().await,
+            OtlpProtocol::Http => receiver.serve_http().await,
+        };
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(1));
+        let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+        let sums = (counts.delivered, counts.losses.refused, counts.losses.possibly_lost);
+        let row = format!("{protocol:?} {status} {text:?}: {counts:?}");
+        let expected = match done.as_str() {
+            "delivered" | "sent again" => (1, 0, 0),
+            "refused" => (0, 1, 0),
+            "possibly lost" => (0, 0, 1),
+            other => panic!("{other:?} is nothing that is done"),
+        };
+        assert_eq!(sums, expected, "{row}");
+        assert_eq!(counts.delivered_late > 0, done == "sent again", "{row}");
+        // The scripted receiver doesn't keep what it answers by its script.
+        let received = if done == "delivered" { counts.delivered - 1 } else { counts.delivered };
+        assert_eq!(receiver.samples(), received, "{row}");
+        assert_eq!(end(delivery).await.unaccounted(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_asks_for_time_is_left_alone_and_the_spool_keeps_all() {
+    for (protocol, status) in [(OtlpProtocol::Grpc, 14), (OtlpProtocol::Http, 503)] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let receiver = ScriptedReceiver::new(&[(status, HOUR)]);
+        let address = match protocol {
+            OtlpProtocol::Grpc => receiver.serve_grpc().await,
+            OtlpProtocol::Http => receiver.serve_http().await,
+        };
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(4));
+        until(&delivery, |counts| counts.spooled == 10).await;
+        // The back-off alone is 50 ms at most.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(receiver.requests.load(Ordering::Relaxed), 1, "{protocol:?}");
+        assert_eq!(end(delivery).await.unaccounted(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_asks_for_time_with_an_answer_that_leaves_it_open_is_left_alone_too() {
+    for (protocol, status) in [(OtlpProtocol::Grpc, 13), (OtlpProtocol::Http, 500)] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let receiver = ScriptedReceiver::new(&[(status, HOUR)]);
+        let address = match protocol {
+            OtlpProtocol::Grpc => receiver.serve_grpc().await,
+            OtlpProtocol::Http => receiver.serve_http().await,
+        };
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(4));
+        until(&delivery, |counts| counts.losses.possibly_lost == 10).await;
+        delivery.enqueue(batch_of(3));
+        until(&delivery, |counts| counts.spooled == 6).await;
+        // The back-off alone is 50 ms at most.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(receiver.requests.load(Ordering::Relaxed), 1, "{protocol:?}");
+        assert_eq!(end(delivery).await.unaccounted(), 0);
+    }
+}
+
+#[tokio::test]
+async fn what_a_receiver_misses_waits_in_the_spool_for_the_next_daemon() {
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let delivery = to_client(client(dead_address().await, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(4));
+        until(&delivery, |counts| counts.spooled == 10).await;
+        end(delivery).await;
+        let receiver = ScriptedReceiver::default();
+        let address = match protocol {
+            OtlpProtocol::Grpc => receiver.serve_grpc().await,
+            OtlpProtocol::Http => receiver.serve_http().await,
+        };
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(2));
+        until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+        assert_eq!(receiver.samples(), 13, "{protocol:?}");
+        end(delivery).await;
+        let total = noted(dir.path());
+        assert_eq!((total.handed_over, total.delivered, total.unaccounted()), (13, 13, 0));
+    }
+}
+
+#[tokio::test]
+async fn of_several_series_only_the_one_that_is_refused_is_lost() {
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let receiver = ScriptedReceiver::refusing("3");
+        let address = match protocol {
+            OtlpProtocol::Grpc => receiver.serve_grpc().await,
+            OtlpProtocol::Http => receiver.serve_http().await,
+        };
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(6));
+        let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+        assert_eq!((counts.delivered, counts.losses.refused), (18, 3), "{protocol:?}: {counts:?}");
+        assert_eq!(receiver.samples(), 18, "{protocol:?}");
+        end(delivery).await;
+    }
+}
+
+#[tokio::test]
+async fn a_partial_success_of_several_series_may_have_stored_any_of_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let receiver = ScriptedReceiver::new(&[(0, "rejected")]);
+    let address = receiver.serve_grpc().await;
+    let delivery = to_client(client(address, OtlpProtocol::Grpc), options(Some(dir.path())));
+    delivery.enqueue(batch_of(3));
+    let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+    assert_eq!((counts.delivered, counts.losses.possibly_lost), (0, 6), "{counts:?}");
+    end(delivery).await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_divided_ends_with_the_daemon() {
+    // It accepts connections and never answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let http = HttpOptions::new(format!("http://{}", silent.local_addr().expect("bound")));
+    let protocol = OtlpProtocol::Http;
+    let client = OtlpClient::new(OtlpOptions { http, protocol, headers: Vec::new(), compress: true });
+    let backend = Backend::Otlp(client.expect("valid"));
+    let request = backend.encode(&batch_of(4)).expect("encoded").requests.pop().expect("a request");
+    let samples = request.samples_by_event();
+    assert!(request.series() > 1);
+    let policy = bisection::FailurePolicy { send_again: true, divide: true };
+    let deadline = std::pin::pin!(async {});
+    let report = bisection::deliver(&backend, request, policy, deadline).await;
+    assert_eq!((report.retry_samples(), report.requests), (samples, 1));
+}

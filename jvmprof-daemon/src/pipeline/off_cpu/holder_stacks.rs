@@ -1,0 +1,190 @@
+//! Where threads were while they had a monitor for which another one waited: the stacks of samples
+//! that say so, for the waits that end after them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use jvmprof_common::off_cpu::WaitRecord;
+
+use crate::process::ProcessKey;
+use crate::profile::model::{ExecutionMode, Frame, Line};
+use crate::sampler::{SampledEvent, StackSample};
+
+/// Stacks of one monitor that are kept, at most: a wait is mostly for one of the last.
+const STACKS_PER_MONITOR: usize = 64;
+/// Monitors whose stacks are kept in a window, at most.
+const MAX_MONITORS: usize = 4096;
+
+/// Methods of the JDK, in which a thread does what its caller wants.
+const JDK: [&str; 5] = ["java.", "javax.", "jdk.", "sun.", "com.sun."];
+
+/// A time, as ns of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimeSpan {
+    pub(super) from_ns: u64,
+    pub(super) to_ns: u64,
+}
+
+impl TimeSpan {
+    /// Returns the time of a wait that was reported at this time.
+    pub(super) const fn of_wait(record: &WaitRecord, to_ns: u64) -> Self {
+        Self { from_ns: to_ns.saturating_sub(record.waited_ns), to_ns }
+    }
+
+    /// Returns the time in which the thread of a sample was where its stack says.
+    fn of_sample(sample: &StackSample) -> Self {
+        let to_ns = sample.header.time_ns;
+        match &sample.event {
+            SampledEvent::OffCpu(record) => Self::of_wait(record, to_ns),
+            SampledEvent::Cpu | SampledEvent::Allocation(_) => Self { from_ns: to_ns, to_ns },
+        }
+    }
+
+    const fn overlaps(self, other: Self) -> bool {
+        self.from_ns <= other.to_ns && other.from_ns <= self.to_ns
+    }
+}
+
+/// Where a thread was that had a monitor.
+#[derive(Debug)]
+struct HolderStack {
+    span: TimeSpan,
+    /// The thread's name.
+    thread: String,
+    frames: Arc<[Arc<Frame>]>,
+}
+
+/// The stacks of a window and of the one before, by the monitors that their threads had.
+#[derive(Debug, Default)]
+pub(super) struct HolderStacks {
+    by_monitor: HashMap<(ProcessKey, u64), VecDeque<HolderStack>>,
+    /// Before this time nothing is kept at the next window's begin.
+    window_began_ns: u64,
+}
+
+impl HolderStacks {
+    /// Keeps the whole stack of a sample whose thread has a monitor.
+    pub(super) fn keep(&mut self, key: ProcessKey, sample: &StackSample, frames: &Arc<[Arc<Frame>]>) {
+        let key = (key, sample.header.held_monitor);
+        if self.by_monitor.len() >= MAX_MONITORS && !self.by_monitor.contains_key(&key) {
+            return;
+        }
+        let stacks = self.by_monitor.entry(key).or_default();
+        if stacks.len() == STACKS_PER_MONITOR {
+            stacks.pop_front();
+        }
+        let (span, thread) = (TimeSpan::of_sample(sample), sample.comm());
+        stacks.push_back(HolderStack { span, thread, frames: Arc::clone(frames) });
+    }
+
+    /// Returns where the thread with this name was when it had the monitor first in this time.
+    pub(super) fn find(
+        &self,
+        key: ProcessKey,
+        monitor: u64,
+        thread: &str,
+        span: TimeSpan,
+    ) -> Option<&Arc<[Arc<Frame>]>> {
+        let stacks = self.by_monitor.get(&(key, monitor))?;
+        let is_it = |stack: &&HolderStack| stack.thread.trim_end() == thread && stack.span.overlaps(span);
+        stacks.iter().filter(is_it).min_by_key(|stack| stack.span.from_ns).map(|stack| &stack.frames)
+    }
+
+    /// Forgets what is older than the window that ends now.
+    pub(super) fn begin_window(&mut self, now_ns: u64) {
+        let oldest = std::mem::replace(&mut self.window_began_ns, now_ns);
+        self.by_monitor.retain(|_, stacks| {
+            stacks.retain(|stack| stack.span.to_ns >= oldest);
+            !stacks.is_empty()
+        });
+    }
+}
+
+/// Returns the method that a holder is in, with its line where that is known: the innermost one
+/// that isn't the JDK's, if there is one.
+pub(super) fn method_of(frames: &[Arc<Frame>]) -> Option<String> {
+    let methods = || frames.iter().flat_map(|frame| &frame.lines).filter(|line| line.mode.is_some());
+    let is_of_jdk = |line: &&Line| JDK.iter().any(|package| line.name.starts_with(package));
+    let line = methods().find(|line| !is_of_jdk(line)).or_else(|| methods().next())?;
+    let (name, _) = ExecutionMode::split_suffix(&line.name);
+    Some(if line.line == 0 { name.to_owned() } else { format!("{name}:{}", line.line) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::model::FrameKind;
+
+    const MONITOR: u64 = 0x4000;
+
+    fn java(name: &str, line: u32) -> Arc<Frame> {
+        let line = Line { mode: Some(ExecutionMode::C2), line, ..Line::named(name) };
+        Arc::new(Frame { kind: FrameKind::Java, address: None, mapping: None, lines: vec![line] })
+    }
+
+    fn sample(time_ns: u64, waited_ns: Option<u64>, thread: &str) -> StackSample {
+        let mut sample = StackSample::empty();
+        sample.header.time_ns = time_ns;
+        sample.header.held_monitor = MONITOR;
+        sample.header.comm[..thread.len()].copy_from_slice(thread.as_bytes());
+        if let Some(waited_ns) = waited_ns {
+            let record = WaitRecord { waited_ns, ..WaitRecord::default() };
+            sample.event = SampledEvent::OffCpu(Box::new(record));
+        }
+        sample
+    }
+
+    #[test]
+    fn the_first_stack_within_the_wait_is_the_holders() {
+        let key = ProcessKey::numbered(7);
+        let mut stacks = HolderStacks::default();
+        for (sample, name) in [
+            (sample(100, Some(50), "a"), "sleeps"),
+            (sample(130, None, "a"), "runs"),
+            (sample(131, None, "b"), "other"),
+        ] {
+            stacks.keep(key, &sample, &Arc::from([java(name, 1)]));
+        }
+        let find = |monitor, thread: &str, from_ns, to_ns| {
+            let found = stacks.find(key, monitor, thread, TimeSpan { from_ns, to_ns });
+            found.map(|frames| frames[0].lines[0].name.to_string())
+        };
+        assert_eq!(find(MONITOR, "a", 70, 140).as_deref(), Some("sleeps"));
+        assert_eq!(find(MONITOR, "a", 101, 140).as_deref(), Some("runs"));
+        assert_eq!(find(MONITOR, "b", 70, 140).as_deref(), Some("other"));
+        assert_eq!(find(MONITOR, "a", 131, 140), None, "it had it before the wait");
+        assert_eq!(find(MONITOR, "a", 10, 49), None, "it had it after the wait");
+        assert_eq!(find(MONITOR, "c", 70, 140), None);
+        assert_eq!(find(MONITOR + 8, "a", 70, 140), None);
+    }
+
+    #[test]
+    fn stacks_are_kept_for_two_windows_and_no_more_than_there_is_room_for() {
+        let key = ProcessKey::numbered(7);
+        let mut stacks = HolderStacks::default();
+        for at in 0..STACKS_PER_MONITOR as u64 + 5 {
+            stacks.keep(key, &sample(100 + at, None, "a"), &Arc::from([java("f", 1)]));
+        }
+        let has = |stacks: &HolderStacks, at| {
+            stacks.find(key, MONITOR, "a", TimeSpan { from_ns: at, to_ns: at }).is_some()
+        };
+        assert_eq!((has(&stacks, 104), has(&stacks, 105)), (false, true));
+        stacks.begin_window(200);
+        assert!(has(&stacks, 105));
+        stacks.begin_window(300);
+        assert!(!has(&stacks, 105));
+    }
+
+    #[test]
+    fn the_method_is_the_innermost_one_of_the_program() {
+        let stack =
+            [java("java.lang.Thread.sleep0", 0), java("com.acme.Order.total", 57), java("Main.main", 3)];
+        assert_eq!(method_of(&stack).as_deref(), Some("com.acme.Order.total:57"));
+        assert_eq!(method_of(&stack[..1]).as_deref(), Some("java.lang.Thread.sleep0"));
+        assert_eq!(
+            method_of(&[java("com.acme.Order.total_[j]", 0)]).as_deref(),
+            Some("com.acme.Order.total")
+        );
+        assert_eq!(method_of(&[]), None);
+    }
+}

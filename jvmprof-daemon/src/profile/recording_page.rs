@@ -1,0 +1,404 @@
+//! `record -o x.html`: one file with everything in it, that any browser opens without a network.
+//!
+//! Names come from the profiled processes and may be hostile. They are gzipped data in base64,
+//! which can't leave its element; the scripts make text nodes of them; and the page's
+//! Content-Security-Policy runs only scripts with the nonce of this very file and loads nothing.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use serde::Serialize;
+
+use super::call_tree::{CallTree, PAGE_NODES, SampleTimes, TreeBuilder};
+use super::comparison::ComparedSide;
+use super::gzip;
+use super::model::{Batch, LabelSet, label_names};
+use super::page_assets::{RECORD_LOADER, RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
+use crate::event_type::{EventType, SampleNumber, ShownUnit};
+
+/// The reason why a flame graph couldn't be written.
+#[derive(Debug, thiserror::Error)]
+pub enum HtmlError {
+    #[error("encoding the flame graph as JSON: {0}")]
+    Encode(#[from] serde_json::Error),
+    #[error("writing the flame graph: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// What was recorded, and where. Any text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RecordingTitle {
+    /// The command, or the main classes or programs of the processes.
+    pub title: String,
+    /// The host; empty if `title` is the host.
+    pub host: String,
+}
+
+impl fmt::Display for RecordingTitle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.title)?;
+        if self.host.is_empty() { Ok(()) } else { write!(f, " on {}", self.host) }
+    }
+}
+
+/// The data of the page: trees and what is said beside them. The names in JSON are what the page's
+/// `record.js` reads.
+#[derive(Debug, Serialize)]
+pub(super) struct Recorded<'a> {
+    #[serde(flatten)]
+    pub(super) title: &'a RecordingTitle,
+    pub(super) start_ms: u64,
+    pub(super) duration_ns: u64,
+    pub(super) types: Vec<RecordedType>,
+    pub(super) trees: Vec<CallTree>,
+    /// When the samples of each tree were taken; empty if that isn't known.
+    pub(super) times: Vec<SampleTimes>,
+    /// When JVMs stopped, if that was followed.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(super) pauses: &'a [PauseLane],
+}
+
+/// The pauses of one JVM. The names in JSON are what the pages' scripts read. Times are since the
+/// start of what the page's timeline shows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PauseLane {
+    /// Main class or command, and process id.
+    pub jvm: String,
+    /// When the JVM began to be followed, and for how long it was.
+    pub followed_from_ms: f64,
+    pub followed_ms: f64,
+    /// Sums of all its pauses.
+    pub pauses: u64,
+    pub stopped_ms: f64,
+    pub to_safepoint_ms: f64,
+    /// Its pauses, as far as they are kept.
+    pub marks: Vec<PauseMark>,
+}
+
+/// One pause.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PauseMark {
+    /// When the JVM began to stop its threads.
+    pub begin_ms: f64,
+    /// The time until all threads had stopped, and from then until they went on.
+    pub to_safepoint_ms: f64,
+    pub stopped_ms: f64,
+    /// What the JVM stopped for.
+    pub what: String,
+}
+
+/// What can be counted, and in which tree it is.
+#[derive(Debug, Serialize)]
+pub(super) struct RecordedType {
+    /// pprof's name of it.
+    pub(super) name: String,
+    pub(super) unit: ShownUnit,
+    /// What an event stands for.
+    pub(super) period_ns: u64,
+    pub(super) tree: usize,
+    /// What the numbers of the base and of the tree are compared by, if there is a base.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sides: Option<[ComparedSide; 2]>,
+}
+
+/// What has a node of its own above its stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StackGroups {
+    /// Processes, where there are several.
+    Processes,
+    /// Threads, by the labels `thread_name` and `thread_id`.
+    Threads,
+}
+
+/// Writes the batches, each of an event, as a page on which one chooses what is counted.
+///
+/// Where several processes were recorded, each has a node above its stacks; so has each thread, if
+/// `groups` says so. `pauses`: those of JVMs, if they were followed.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_html(
+    batches: &[Batch],
+    pauses: &[PauseLane],
+    groups: StackGroups,
+    title: &RecordingTitle,
+    out: &mut impl Write,
+) -> Result<(), HtmlError> {
+    let (mut types, mut trees, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    let has_several = has_several_processes(batches);
+    for batch in batches {
+        let mut add = |name: &str, unit, number: Option<SampleNumber>| {
+            if let Some(number) = number {
+                let (tree, times_of_tree) = tree(batch, number, has_several, groups);
+                trees.push(tree);
+                times.push(times_of_tree);
+            }
+            let (name, tree) = (name.to_owned(), trees.len() - 1);
+            types.push(RecordedType { name, unit, period_ns: batch.period, tree, sides: None });
+        };
+        match batch.event {
+            EventType::Cpu => {
+                add("samples", ShownUnit::Samples, Some(SampleNumber::Count));
+                add("cpu", ShownUnit::Nanoseconds, None);
+            }
+            EventType::Allocation => {
+                add("alloc_space", ShownUnit::Bytes, Some(SampleNumber::Value));
+                add("alloc_objects", ShownUnit::Objects, Some(SampleNumber::Count));
+            }
+            EventType::OffCpu => add("off_cpu", ShownUnit::WaitingTime, Some(SampleNumber::Value)),
+            EventType::Lock => {
+                add("delay", ShownUnit::LockTime, Some(SampleNumber::Value));
+                add("contentions", ShownUnit::Contentions, Some(SampleNumber::Count));
+            }
+            EventType::Pause => {
+                add("pause", ShownUnit::PauseTime, Some(SampleNumber::Value));
+                add("pauses", ShownUnit::Pauses, Some(SampleNumber::Count));
+            }
+            EventType::Wall => add("wall", ShownUnit::WallTime, Some(SampleNumber::Value)),
+        }
+    }
+    let first = batches.first();
+    let recorded = Recorded {
+        title,
+        start_ms: first.map_or(0, |batch| since_epoch_ms(batch.start)),
+        duration_ns: first.map_or(0, |batch| u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX)),
+        types,
+        trees,
+        times,
+        pauses,
+    };
+    write_page(&recorded, out)
+}
+
+/// Writes the page of this data.
+pub(super) fn write_page(recorded: &Recorded<'_>, out: &mut impl Write) -> Result<(), HtmlError> {
+    let data = packed(&serde_json::to_vec(recorded)?)?;
+    let nonce = format!("{:032x}", rand::random::<u128>());
+    fill(&nonce, &data, out)?;
+    Ok(())
+}
+
+/// Returns what a process is called above its stacks.
+fn process(labels: &LabelSet) -> Option<String> {
+    let comm =
+        labels.get(label_names::MAIN_CLASS).filter(|class| !class.is_empty()).or_else(|| labels.get("comm"));
+    let comm = comm.or_else(|| labels.get("executable"));
+    match (comm, labels.get("pid")) {
+        (Some(comm), Some(pid)) => Some(format!("{comm} ({pid})")),
+        (Some(name), None) | (None, Some(name)) => Some(name.clone()),
+        (None, None) => None,
+    }
+}
+
+fn has_several_processes(batches: &[Batch]) -> bool {
+    let series = batches.iter().flat_map(|batch| &batch.series);
+    series.map(|series| process(&series.labels)).collect::<BTreeSet<_>>().len() > 1
+}
+
+/// Returns what a thread is called above its stacks; `None` where series aren't of threads.
+fn thread(labels: &LabelSet) -> Option<String> {
+    let name = labels.get(label_names::THREAD_NAME).map_or("", String::as_str);
+    labels.get(label_names::THREAD_ID).map(|tid| format!("{name} ({tid})"))
+}
+
+fn tree(
+    batch: &Batch,
+    number: SampleNumber,
+    has_several: bool,
+    groups: StackGroups,
+) -> (CallTree, SampleTimes) {
+    let mut builder = TreeBuilder::default();
+    if batch.event == EventType::Cpu {
+        builder.count_activities();
+    }
+    let group = |labels: &LabelSet| {
+        let process = if has_several { process(labels) } else { None };
+        let thread = if groups == StackGroups::Threads { thread(labels) } else { None };
+        match (process, thread) {
+            (Some(process), Some(thread)) => Some(format!("{process}: {thread}")),
+            (process, thread) => process.or(thread),
+        }
+    };
+    builder.add_batch(batch, number, group);
+    let times = builder.sample_times(batch, group, PAGE_NODES);
+    (builder.finish(PAGE_NODES), times)
+}
+
+fn since_epoch_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Fills the template in one pass.
+fn fill(nonce: &str, data: &str, out: &mut impl Write) -> io::Result<()> {
+    let mut rest = RECORD_PAGE.text;
+    while let Some((before, placeholder, after)) = next_placeholder(rest) {
+        out.write_all(before.as_bytes())?;
+        match placeholder {
+            "nonce" => out.write_all(nonce.as_bytes())?,
+            "style" => out.write_all(STYLE.text.as_bytes())?,
+            "data" => out.write_all(data.as_bytes())?,
+            "loader" => out.write_all(RECORD_LOADER.text.as_bytes())?,
+            _ => out.write_all(packed(scripts().as_bytes())?.as_bytes())?,
+        }
+        rest = after;
+    }
+    out.write_all(rest.as_bytes())
+}
+
+fn next_placeholder(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once("{{")?;
+    let (placeholder, after) = rest.split_once("}}")?;
+    Some((before, placeholder, after))
+}
+
+/// All scripts as one.
+fn scripts() -> String {
+    let scripts = VIEW_SCRIPTS.iter().chain([&RECORD_SCRIPT]);
+    scripts.map(|script| script.text).collect::<Vec<_>>().join("\n;\n")
+}
+
+/// Gzip in base64, which the page's loader unpacks.
+fn packed(bytes: &[u8]) -> io::Result<String> {
+    Ok(base64::engine::general_purpose::STANDARD.encode(gzip::compress_well(bytes)?))
+}
+
+/// The data of a page.
+#[cfg(test)]
+pub(super) fn data(page: &str) -> serde_json::Value {
+    let (_, rest) = page.split_once("id=\"profile\"").expect("the page has data");
+    let (_, rest) = rest.split_once('>').expect("the element begins");
+    let (packed, _) = rest.split_once("</script>").expect("the element ends");
+    let packed = base64::engine::general_purpose::STANDARD.decode(packed).expect("it is base64");
+    serde_json::from_slice(&gzip::decompress(&packed, 1 << 28).expect("it is gzip")).expect("it is JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::profile::model::{Frame, FrameKind, Line, Sample, Series};
+
+    fn batch(names: &[&str], processes: &[(&str, &str)]) -> Batch {
+        let frames: Vec<_> = names
+            .iter()
+            .map(|&name| {
+                let lines = vec![Line::named(name)];
+                Arc::new(Frame { kind: FrameKind::Native, address: None, mapping: None, lines })
+            })
+            .collect();
+        let series = processes.iter().map(|(comm, pid)| Series {
+            labels: [("comm", comm), ("pid", pid)].map(|(k, v)| (k.to_owned(), (*v).to_owned())).into(),
+            samples: vec![Sample::of_events(frames.clone().into(), 3, 3 * 10_101_010)],
+        });
+        Batch {
+            event: EventType::Cpu,
+            start: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+            duration: Duration::from_secs(10),
+            period: 10_101_010,
+            series: series.collect(),
+        }
+    }
+
+    fn page(batch: &Batch, title: &str) -> String {
+        let title = RecordingTitle { title: title.to_owned(), host: "worker-1".to_owned() };
+        let mut out = Vec::new();
+        write_html(std::slice::from_ref(batch), &[], StackGroups::Processes, &title, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn hostile_names_stay_data() {
+        let hostile = [
+            "</script><script>alert(1)</script>",
+            "<!--<script>",
+            "{{scripts}}",
+            "\u{2028}'\"\\&amp;",
+            "]]>",
+        ];
+        let page = page(&batch(&hostile, &[("java", "1")]), "</title></script><img src=x onerror=alert(1)>");
+        assert_eq!(page.matches("<script").count(), 3, "the data, the scripts, the loader");
+        assert_eq!(page.matches("</script").count(), 3);
+        assert!(!page.contains("<img") && !page.contains("<!--"));
+        let data = data(&page);
+        assert_eq!(data["title"], "</title></script><img src=x onerror=alert(1)>");
+        for name in hostile {
+            assert!(data["trees"][0]["strings"].as_array().unwrap().contains(&name.into()), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_script_has_the_nonce_of_its_file() {
+        let (one, two) = (page(&batch(&["main"], &[("a", "1")]), "t"), page(&batch(&["main"], &[]), "t"));
+        let nonce = |page: &str| page.split_once("'nonce-").unwrap().1.split_once('\'').unwrap().0.to_owned();
+        assert_ne!(nonce(&one), nonce(&two), "a known nonce would let injected scripts run");
+        assert_eq!(
+            one.matches("<script").count(),
+            one.matches(&format!("nonce=\"{}\"", nonce(&one))).count()
+        );
+        assert!(!one.contains("{{nonce}}"));
+    }
+
+    #[test]
+    fn several_processes_have_a_node_each_and_one_has_none() {
+        let has = |page: &str, name: &str| {
+            data(page)["trees"][0]["strings"].as_array().unwrap().contains(&Value::from(name))
+        };
+        let two = page(&batch(&["main"], &[("java", "1"), ("java", "2")]), "t");
+        assert!(has(&two, "java (1)") && has(&two, "java (2)"));
+        assert!(!has(&page(&batch(&["main"], &[("java", "1")]), "t"), "java (1)"));
+    }
+
+    #[test]
+    fn threads_have_a_node_each_where_they_are_to_be_apart() {
+        let mut batch = batch(&["main"], &[("java", "1"), ("java", "2"), ("java", "2")]);
+        for (series, thread) in batch.series.iter_mut().zip(["a", "b", "c"]) {
+            series.labels.insert("thread_name".to_owned(), thread.to_owned());
+            series.labels.insert("thread_id".to_owned(), "7".to_owned());
+        }
+        let tree = |groups| serde_json::to_value(tree(&batch, SampleNumber::Count, true, groups).0).unwrap();
+        let has = |tree: &Value, name: &str| tree["strings"].as_array().unwrap().contains(&name.into());
+        let by_thread = tree(StackGroups::Threads);
+        for name in ["java (1): a (7)", "java (2): b (7)", "java (2): c (7)"] {
+            assert!(has(&by_thread, name), "{by_thread}");
+        }
+        assert!(has(&tree(StackGroups::Processes), "java (2)"));
+    }
+
+    #[test]
+    fn a_page_of_two_events_has_what_each_counts() {
+        let cpu = batch(&["main"], &[("java", "1"), ("java", "1")]);
+        let mut allocation = batch(&["byte[]"], &[("java", "1")]);
+        allocation.event = EventType::Allocation;
+        let title = RecordingTitle { title: "java".to_owned(), host: String::new() };
+        let mut out = Vec::new();
+        write_html(&[cpu, allocation], &[], StackGroups::Processes, &title, &mut out).unwrap();
+        let data = data(&String::from_utf8(out).unwrap());
+        let types: Vec<_> =
+            data["types"].as_array().unwrap().iter().map(|of| (&of["name"], &of["unit"])).collect();
+        let expected = [
+            ("samples", "samples"),
+            ("cpu", "nanoseconds"),
+            ("alloc_space", "bytes"),
+            ("alloc_objects", "objects"),
+        ];
+        let expected = expected.map(|(name, unit)| (Value::from(name), Value::from(unit)));
+        assert!(types.iter().copied().eq(expected.iter().map(|(name, unit)| (name, unit))), "{types:?}");
+        let total = |of: usize| &data["trees"][data["types"][of]["tree"].as_u64().unwrap() as usize]["total"];
+        assert_eq!([total(0), total(1), total(2), total(3)], [6, 6, 30_303_030, 3]);
+    }
+
+    #[test]
+    fn an_empty_batch_is_a_page_too() {
+        let data = data(&page(&batch(&[], &[]), "nothing"));
+        assert_eq!(data["trees"][0]["total"], 0);
+        assert_eq!(data["start_ms"], 1_700_000_000_000_u64);
+    }
+}

@@ -1,0 +1,161 @@
+//! The BPF maps of waits off the CPU: what is wanted, the threads that are followed, and totals.
+
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
+use jvmprof_common::blocker::{BLOCKER_LAYOUTS, BlockerLayout};
+use jvmprof_common::held_monitor::{WANTED_MONITORS, WantedMonitors};
+use jvmprof_common::off_cpu::{FollowedThread, OffCpuSettings, ReportedPart, WaitTotals, WaitingThread};
+
+use super::waiting_threads::WaitingThreads;
+use crate::sampler::ebpf::object::{PodValue, impl_pod, map_error, take_map};
+use crate::sampler::error::SamplerError;
+
+const SETTINGS: &str = "OFF_CPU_SETTINGS";
+const TOTALS: &str = "WAIT_TOTALS";
+const THREADS: &str = "FOLLOWED_THREADS";
+const REPORTED: &str = "REPORTED_PARTS";
+
+/// Threads that are followed at a time, at most, and waits that are reported in parts: 8 MiB in
+/// all.
+const MAX_THREADS: u32 = 65_536;
+const MAX_REPORTED: u32 = 16_384;
+/// JVMs whose threads say what they wait for, at most.
+pub const MAX_BLOCKER_LAYOUTS: u32 = 8192;
+
+impl_pod!(OffCpuSettings, WaitTotals, FollowedThread, ReportedPart, BlockerLayout, WantedMonitors);
+
+/// Sizes of the maps, for the loader: of one entry each where waits, or the owners of monitors,
+/// aren't profiled.
+pub(in crate::sampler) fn sizes(waits: bool, monitor_owners: bool) -> [(&'static str, u32); 4] {
+    let size = |is_used, entries| if is_used { entries } else { 1 };
+    [
+        (THREADS, size(waits, MAX_THREADS)),
+        (REPORTED, size(waits, MAX_REPORTED)),
+        (BLOCKER_LAYOUTS, size(waits, MAX_BLOCKER_LAYOUTS)),
+        (WANTED_MONITORS, size(monitor_owners, MAX_BLOCKER_LAYOUTS)),
+    ]
+}
+
+/// The maps of waits.
+pub struct OffCpuMaps {
+    settings: Array<MapData, PodValue<OffCpuSettings>>,
+    totals: PerCpuArray<MapData, PodValue<WaitTotals>>,
+    threads: HashMap<MapData, u32, PodValue<FollowedThread>>,
+    reported: HashMap<MapData, u32, PodValue<ReportedPart>>,
+    blockers: HashMap<MapData, u32, PodValue<BlockerLayout>>,
+    wanted: HashMap<MapData, u32, PodValue<WantedMonitors>>,
+    /// `None`: the kernel refused the program.
+    waiting: Option<WaitingThreads>,
+}
+
+impl std::fmt::Debug for OffCpuMaps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OffCpuMaps").finish_non_exhaustive()
+    }
+}
+
+impl OffCpuMaps {
+    pub(in crate::sampler) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
+        Ok(Self {
+            settings: take_map(ebpf, SETTINGS)?,
+            totals: take_map(ebpf, TOTALS)?,
+            threads: take_map(ebpf, THREADS)?,
+            reported: take_map(ebpf, REPORTED)?,
+            blockers: take_map(ebpf, BLOCKER_LAYOUTS)?,
+            wanted: take_map(ebpf, WANTED_MONITORS)?,
+            waiting: WaitingThreads::of(ebpf)
+                .inspect_err(|error| tracing::warn!(%error, "waits are reported when they end only"))
+                .ok(),
+        })
+    }
+
+    /// Sets which waits are kept from now on.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel refused.
+    pub fn set(&mut self, settings: OffCpuSettings) -> Result<(), SamplerError> {
+        self.settings.set(0, PodValue(settings), 0).map_err(map_error(SETTINGS))
+    }
+
+    /// Has what a JVM's threads wait for read from now on, until its next exec.
+    ///
+    /// # Errors
+    /// Returns an error if the map is full or the kernel refused.
+    pub fn set_blocker_layout(&mut self, pid: u32, layout: BlockerLayout) -> Result<(), SamplerError> {
+        self.blockers.insert(pid, PodValue(layout), 0).map_err(map_error(BLOCKER_LAYOUTS))
+    }
+
+    /// Has its threads say which of its monitors they have that others wait for, as long.
+    ///
+    /// # Errors
+    /// As [`Self::set_blocker_layout`].
+    pub fn follow_monitors(&mut self, pid: u32) -> Result<(), SamplerError> {
+        let none = PodValue(WantedMonitors::default());
+        self.wanted.insert(pid, none, 0).map_err(map_error(WANTED_MONITORS))
+    }
+
+    /// Returns the monitors of a process for which threads have waited lately.
+    pub fn wanted_monitors(&self, pid: u32) -> Option<WantedMonitors> {
+        self.wanted.get(&pid, 0).ok().map(|wanted| wanted.0)
+    }
+
+    /// Ends both.
+    pub fn remove_blocker_layout(&mut self, pid: u32) {
+        for removed in [self.blockers.remove(&pid), self.wanted.remove(&pid)] {
+            match removed {
+                // Exec may have been faster.
+                Ok(()) | Err(MapError::KeyNotFound | MapError::SyscallError(_)) => {}
+                Err(error) => tracing::debug!(pid, %error, "its threads' blockers are still read"),
+            }
+        }
+    }
+
+    /// Returns the waits that have ended since the start.
+    pub fn totals(&self) -> WaitTotals {
+        let mut sum = WaitTotals::default();
+        let Ok(of_cpus) = self.totals.get(&0, 0) else { return sum };
+        for PodValue(of_cpu) in of_cpus.iter() {
+            sum.waits += of_cpu.waits;
+            sum.waited_ns += of_cpu.waited_ns;
+            sum.short_waits += of_cpu.short_waits;
+            sum.short_ns += of_cpu.short_ns;
+            sum.unfollowed_switches += of_cpu.unfollowed_switches;
+            sum.lost_waits += of_cpu.lost_waits;
+        }
+        sum
+    }
+
+    /// Returns the threads that are followed, by their ids.
+    pub fn threads(&self) -> impl Iterator<Item = (u32, FollowedThread)> + '_ {
+        self.threads.iter().filter_map(Result::ok).map(|(tid, thread)| (tid, thread.0))
+    }
+
+    pub fn thread(&self, tid: u32) -> Option<FollowedThread> {
+        self.threads.get(&tid, 0).ok().map(|thread| thread.0)
+    }
+
+    /// Inspects a thread that is followed; `None` if it doesn't wait, or can't be inspected.
+    pub fn inspect(&mut self, tid: u32) -> Option<WaitingThread> {
+        let waiting = self.waiting.as_mut()?.inspect(tid);
+        waiting.inspect_err(|error| tracing::debug!(tid, %error, "a thread can't be inspected")).ok()?
+    }
+
+    /// Begins to follow the threads of a followed one's process that weren't switched since
+    /// `since_ns`, and are older: `since_boot_ns` is the same by their clock.
+    pub fn adopt(&mut self, tid: u32, since_ns: u64, since_boot_ns: u64) {
+        let adopted = self.waiting.as_mut().map(|waiting| waiting.adopt(tid, since_ns, since_boot_ns));
+        if let Some(Err(error)) = adopted {
+            tracing::debug!(tid, %error, "threads that wait for long aren't seen");
+        }
+    }
+
+    /// Marks a part of a wait that goes on as reported; returns false if that isn't possible.
+    pub fn set_reported(&mut self, tid: u32, part: ReportedPart) -> bool {
+        self.reported.insert(tid, PodValue(part), 0).is_ok()
+    }
+
+    /// Removes what was reported of a thread.
+    pub fn remove_reported(&mut self, tid: u32) {
+        // What isn't there needs no removal.
+        let _ = self.reported.remove(&tid);
+    }
+}

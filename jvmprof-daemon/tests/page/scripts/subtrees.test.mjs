@@ -1,0 +1,77 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { load, paths, treeOf } from "./load.mjs";
+
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/subtrees.js");
+
+const built = (data) => jvmprof.buildTree(data, jvmprof.functions(data)).root;
+
+test("the hash of a path is the one that the collector computes", () => {
+  const data = treeOf([["java.lang.Thread.run;acme.Größe.total😀", 1]]);
+  // As in `profile/call_tree/path_hash.rs`.
+  data.functions.file[1] = data.strings.push("Thread.java") - 1;
+  data.functions.module[1] = data.functions.module[2] = data.strings.push("jvm") - 1;
+  const hashes = new jvmprof.PathHashes(data);
+  assert.equal(hashes.hex(2), "8249cb6c9e044f9f");
+  assert.equal(hashes.indexOf("8249cb6c9e044f9f"), 2);
+  assert.equal(hashes.indexOf("0000000000000000"), -1);
+});
+
+test("what was pruned below a node is replaced by what is there", () => {
+  const whole = treeOf([["main;a;x", 5], ["main;a;pruned:[pruned]", 4], ["main;b", 3]]);
+  const below = treeOf([["main;a;x", 5], ["main;a;y;z", 3], ["main;a;w", 1]]);
+  const target = new jvmprof.PathHashes(whole).hex(2);
+  const merged = jvmprof.withSubtrees(whole, below, [target]);
+  assert.deepEqual(paths(built(merged)), {
+    main: [12, 0],
+    "main;a": [9, 0],
+    "main;a;x": [5, 5],
+    "main;a;y": [3, 0],
+    "main;a;y;z": [3, 3],
+    "main;a;w": [1, 1],
+    "main;b": [3, 3],
+  });
+  merged.nodes.parent.forEach((parent, node) => assert.ok(parent < node || node === 0, "parents come first"));
+  assert.deepEqual(paths(built(whole))["main;a;[pruned]"], [4, 4], "the old data stays as it was");
+});
+
+test("a node that was pruned itself comes back with its callers", () => {
+  const whole = treeOf([["main;a", 5], ["main;pruned:[pruned]", 4]]);
+  const below = treeOf([["main;rare;deep;leaf", 3]]);
+  const target = new jvmprof.PathHashes(below).hex(3);
+  const merged = jvmprof.withSubtrees(whole, below, [target]);
+  assert.deepEqual(paths(built(merged)), {
+    main: [9, 0],
+    "main;a": [5, 5],
+    "main;[pruned]": [1, 1],
+    "main;rare": [3, 0],
+    "main;rare;deep": [3, 0],
+    "main;rare;deep;leaf": [3, 3],
+  });
+});
+
+test("a node that lacked samples gets them from what was pruned beside it and its callers", () => {
+  const whole = treeOf([["main;a;b", 10], ["main;a;pruned:[pruned]", 2], ["main;pruned:[pruned]", 5], ["other", 1]]);
+  const below = treeOf([["main;a;b;c", 9], ["main;a;b;d", 6]]);
+  const target = new jvmprof.PathHashes(whole).hex(3);
+  const merged = jvmprof.withSubtrees(whole, below, [target]);
+  assert.deepEqual(paths(built(merged)), {
+    main: [17, 0],
+    "main;a": [15, 0],
+    "main;a;b": [15, 0],
+    "main;a;b;c": [9, 9],
+    "main;a;b;d": [6, 6],
+    "main;[pruned]": [2, 2],
+    other: [1, 1],
+  });
+});
+
+test("nodes are asked for by the groups that they are in", () => {
+  const data = treeOf([["label:shop;main;a", 5], ["label:stock;main", 3], ["main", 1]]);
+  const hashes = new jvmprof.PathHashes(data);
+  const groups = (...nodes) => jvmprof.groupsOf(data, hashes, nodes.map((node) => hashes.hex(node)));
+  assert.deepEqual(groups(3, 2), ["shop"]);
+  assert.deepEqual(groups(3, 5), ["shop", "stock"]);
+  assert.deepEqual(groups(3, 6), [], "one of them has no group");
+  assert.deepEqual(jvmprof.groupsOf(data, hashes, ["0000000000000000"]), []);
+});

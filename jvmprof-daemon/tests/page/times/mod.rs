@@ -1,0 +1,143 @@
+//! When samples were taken, on the page of a recording.
+
+mod pauses;
+
+use std::time::{Duration, SystemTime};
+
+use jvmprof_daemon::profile::recording_page::{PauseLane, PauseMark};
+
+use crate::browser::Browser;
+use crate::data::{Numbers, Shape, window};
+use crate::record::{write, write_with_pauses};
+use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::{picture, visit};
+
+const TOTAL: &str = "jvmprof.view.tree.value";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_part_of_a_recording_is_chosen_in_its_heatmap() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(20), 6_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let all = browser.evaluate(TOTAL).as_u64().unwrap();
+    let heat = browser.evaluate("(() => { const b = document.querySelector('.heat').getBoundingClientRect(); return [b.x, b.y, b.width] })()");
+    let at = |share: f64, y: f64| {
+        [heat[0].as_f64().unwrap() + heat[2].as_f64().unwrap() * share, heat[1].as_f64().unwrap() + y]
+    };
+    // Of the load: from 5 to 10 s of 20.
+    browser.drag(at(0.25, 20.0), at(0.5, 20.0));
+    browser.wait_for(&format!("{TOTAL} < {all}"));
+    let part = browser.evaluate("jvmprof.view.state.part");
+    assert!((part[0].as_f64().unwrap() - 5_000.0).abs() < 50.0, "{part}");
+    let samples = "jvmprof.view.times.from(jvmprof.view.state.part[1]) - jvmprof.view.times.from(jvmprof.view.state.part[0])";
+    assert_eq!(browser.evaluate(TOTAL), browser.evaluate(samples));
+    browser.press("2");
+    browser.evaluate("[...document.querySelectorAll('button.opener')][0].click()");
+    browser.wait_for("document.querySelector('.top tr.detail .line')?.textContent.includes('.java:')");
+    let url_of_part = browser.evaluate("location.href");
+    assert!(url_of_part.as_str().unwrap().contains("part="));
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        browser.open("about:blank");
+        visit(&mut browser, url_of_part.as_str().unwrap());
+        assert_all_is_reachable(&mut browser, width, "a part");
+        picture(&mut browser, &format!("times-{width}-{scheme}"));
+    }
+    browser.evaluate("document.querySelector('.edits .chip-remove').click()");
+    browser.wait_for(&format!("{TOTAL} === {all}"));
+
+    // Keys: a second by its parts.
+    browser.resize(1440, 900);
+    browser.evaluate("document.querySelector('.heatmap').focus()");
+    browser.press("ArrowRight");
+    browser.press("ArrowRight");
+    browser.press_with_shift("ArrowDown");
+    browser.press("Enter");
+    browser.wait_for("String(jvmprof.view.state.part) === '1000,1100'");
+    browser.evaluate("document.querySelector('.heatmap').focus()");
+    browser.press("Escape");
+    browser.wait_for(&format!("{TOTAL} === {all}"));
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn pauses_stand_below_the_timeline_with_their_share_of_what_is_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(20), 6_000, Shape::Program, &mut Numbers::new(1));
+    let mark = |begin_ms: f64, stopped_ms: f64, what: &str| PauseMark {
+        begin_ms,
+        to_safepoint_ms: 10.0,
+        stopped_ms,
+        what: what.to_owned(),
+    };
+    let lane = PauseLane {
+        jvm: "Shop (7)".to_owned(),
+        followed_from_ms: 0.0,
+        followed_ms: 20_000.0,
+        pauses: 2,
+        stopped_ms: 600.0,
+        to_safepoint_ms: 20.0,
+        marks: vec![mark(5_000.0, 500.0, "G1CollectFull (System.gc())"), mark(15_000.0, 100.0, "</script>")],
+    };
+    let url = write_with_pauses(&[batch], &[lane], &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let text = "document.querySelector('.pause-text').textContent";
+    let whole = browser.evaluate(text);
+    let whole = whole.as_str().unwrap();
+    assert!(
+        whole.starts_with(
+            "Shop (7) was stopped for 600 ms, 3.00 % of the time, 2 pauses, and took 20 ms (0.10 %)"
+        ),
+        "{whole}"
+    );
+    assert!(whole.contains("500 ms at 5.000 s") && whole.ends_with("G1CollectFull (System.gc())"), "{whole}");
+    // What is drawn there, by its share of red.
+    let red = |seconds: f64| {
+        let at = format!("Math.round(canvas.width * {seconds} / 20)");
+        format!(
+            "(() => {{ const canvas = document.querySelector('.pause-marks'); const [r, g, , a] = canvas.getContext('2d').getImageData({at}, canvas.height / 2, 1, 1).data; return a > 0 && r > g }})()"
+        )
+    };
+    for (seconds, expected) in [(5.2, true), (15.05, true), (4.0, false), (10.0, false)] {
+        assert_eq!(browser.evaluate(&red(seconds)), expected, "at {seconds} s");
+    }
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        browser.open("about:blank");
+        visit(&mut browser, &format!("{url}#part=5010-6010"));
+        browser.wait_for(&format!(
+            "{text}.startsWith('Shop (7) was stopped for 500 ms, 50.0 % of the time, 1 pause,')"
+        ));
+        assert_all_is_reachable(&mut browser, width, "pauses");
+        picture(&mut browser, &format!("pauses-{width}-{scheme}"));
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// With the times of all samples, and as many different stacks as a program has.
+#[test]
+#[ignore = "needs Chromium"]
+fn a_page_of_100_000_samples_has_less_than_a_megabyte() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.html");
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(60), 100_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &path);
+    let size = std::fs::metadata(&path).unwrap().len();
+    eprintln!("{size} bytes for {} samples", batch.samples());
+    assert!(size < 1_000_000, "{size}");
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    assert_eq!(browser.evaluate("jvmprof.view.times.times.length"), 100_000);
+    picture(&mut browser, "times-100000");
+    assert_eq!(browser.complaints, [""; 0]);
+}

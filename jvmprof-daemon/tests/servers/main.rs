@@ -1,0 +1,11 @@
+//! Delivery to real servers, one a module: what they have is what the account says, also when they
+//! are killed and come back. `cargo xtask test` builds them (Parca and Pyroscope with `--servers`).
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+
+mod delivered;
+mod otel_collector;
+mod parca;
+mod pyroscope;
+mod server;
+#[path = "../support/mod.rs"]
+mod support;

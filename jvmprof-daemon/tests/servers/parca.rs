@@ -1,0 +1,54 @@
+//! A real Parca: killed, back again without what it had, and its answers beside the account.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use humantime::format_rfc3339;
+use jvmprof_daemon::event_type::EventType;
+use jvmprof_daemon::export::parca::{ParcaClient, ParcaOptions};
+use serde_json::Value;
+
+use crate::delivered::{PERIOD, deliver_to_lives, first_type};
+use crate::server::{Server, get};
+
+/// Starts a Parca that keeps profiles in memory.
+fn start(dir: &Path, address: &str) -> Server {
+    let config = dir.join("parca.yaml");
+    let bucket = dir.join("bucket").display().to_string();
+    let text =
+        format!("object_storage:\n  bucket: {{type: FILESYSTEM, config: {{directory: \"{bucket}\"}}}}\n");
+    fs::write(&config, text).unwrap();
+    let args = [
+        format!("--config-path={}", config.display()),
+        format!("--http-address={address}"),
+        format!("--debuginfo-cache-dir={}", dir.display()),
+        "--storage-active-memory=67108864".to_owned(),
+    ];
+    Server::start("JVMPROF_TEST_PARCA", &args, dir, address)
+}
+
+/// Asks for the sum of an event's first sample type over all series.
+fn sum(address: &str, event: EventType) -> u64 {
+    let (kind, descriptor) = (first_type(event), event.descriptor());
+    let period = descriptor.period_type;
+    let names = [descriptor.series, kind.name, kind.unit, period.name, period.unit];
+    let query = format!("{}:delta{{}}", names.join(":"));
+    let hour = Duration::from_secs(3600);
+    let [from, to] = [SystemTime::now() - hour, SystemTime::now() + hour];
+    let [from, to] = [from, to].map(|time| format_rfc3339(time).to_string());
+    let parameters = [("query", &*query), ("start", &from), ("end", &to), ("step", "1s")];
+    let answer = get(&format!("http://{address}/api/profiles/query_range"), &parameters);
+    let each = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+    let samples = each(&answer, "series").into_iter().flat_map(|series| each(&series, "samples"));
+    let values = samples.map(|sample| sample["value"].as_str().unwrap().parse::<u64>().unwrap());
+    // It shows samples as the time that they stand for.
+    let unit = if (kind.name, kind.unit) == ("samples", "count") { PERIOD } else { 1 };
+    values.sum::<u64>() / unit
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_real_parca_answers_is_what_the_ledger_says() {
+    let connect = |address: &str| ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap();
+    deliver_to_lives(start, connect, sum).await;
+}
