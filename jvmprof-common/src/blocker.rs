@@ -11,7 +11,7 @@
 use crate::address::Avma;
 use crate::jvm::GarbageCollector;
 use crate::thread_local::{ReadWord, ThreadLocalVariable, thread_local};
-use crate::unwind::hotspot::continuation::coloured_pointers;
+use crate::unwind::hotspot::continuation::load_barriers;
 
 /// Map `u32 -> BlockerLayout`, by thread group id. Exec removes an entry.
 pub const BLOCKER_LAYOUTS: &str = "BLOCKER_LAYOUTS";
@@ -170,10 +170,10 @@ fn load(memory: &impl ReadWord, layout: &BlockerLayout, slot: Avma, is_root: boo
             if value >> COLOR_BITS == 0 {
                 return None;
             }
-            if value & good & coloured_pointers::REMAPPED == 0 {
+            if value & good & load_barriers::REMAPPED == 0 {
                 return Some(UNRESOLVED);
             }
-            coloured_pointers::generational_address(value)?.0
+            load_barriers::generational_address(value)?.0
         }
         GarbageCollector::X => {
             if value != 0 && value & memory.read_word(Avma(collector.mask_at))? != 0 {

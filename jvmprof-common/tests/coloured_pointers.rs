@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use jvmprof_common::address::{Avma, StackAddress};
 use jvmprof_common::jvm::{GarbageCollector, Jvm, StackChunkLayout};
 use jvmprof_common::unwind::Memory;
-use jvmprof_common::unwind::hotspot::continuation::coloured_pointers::{
+use jvmprof_common::unwind::hotspot::continuation::load_barriers::{
     UNRESOLVED, load_reference, may_have_moved,
 };
 

@@ -12,7 +12,7 @@ use crate::native::elf::thread_local::{
 };
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::open_file::open_regular;
-use crate::process::procfs::map_file;
+use crate::process::procfs::map_files_link;
 use crate::process::{Backing, MappedCode, Process};
 use crate::types::{Avma, Svma};
 
@@ -72,7 +72,7 @@ pub(super) fn find_private_variable(
 
 /// Returns the layout that the program's loader uses.
 fn dtv_layout(pid: u32, program: &MappedCode) -> DtvLayout {
-    let file = open_regular(&map_file(pid, program.start, program.end)).ok();
+    let file = open_regular(&map_files_link(pid, program.start, program.end)).ok();
     let loader =
         file.as_ref().and_then(|file| interpreter(&ElfFile::parse(RegularFile::new(file).ok()?).ok()?));
     let is_musl = loader.is_some_and(|path| path.contains("/ld-musl-"));
@@ -86,7 +86,7 @@ fn variable_of_file(
     mapping: &MappedCode,
     find: impl Fn(&ElfFile<RegularFile<'_>>) -> Result<Option<ThreadLocal>, ElfError>,
 ) -> Option<(ThreadLocal, u64)> {
-    let file = open_regular(&map_file(pid, mapping.start, mapping.end)).ok()?;
+    let file = open_regular(&map_files_link(pid, mapping.start, mapping.end)).ok()?;
     let file = ElfFile::parse(RegularFile::new(&file).ok()?).ok()?;
     let found = find(&file)
         .inspect_err(|error| tracing::debug!(pid, path = &*mapping.path, %error, "thread-local variables"))

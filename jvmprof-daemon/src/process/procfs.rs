@@ -261,7 +261,7 @@ fn below_root(path: String, root: &str) -> String {
 /// first segment has its code (`ld -z noseparate-code`, the default before binutils 2.31), loaders
 /// map it over the addresses of all segments, and then the others over its end (glibc
 /// elf/dl-map-segments.h, `_dl_map_segments`), of which there is no event.
-pub fn map_file(pid: u32, start: Avma, end: Avma) -> PathBuf {
+pub fn map_files_link(pid: u32, start: Avma, end: Avma) -> PathBuf {
     let folder = PathBuf::from(format!("/proc/{pid}/map_files"));
     let link = folder.join(format!("{:x}-{:x}", start.0, end.0));
     if link.symlink_metadata().is_ok() {
@@ -283,7 +283,7 @@ pub fn map_file(pid: u32, start: Avma, end: Avma) -> PathBuf {
 pub fn maps_program(pid: u32, start: Avma, end: Avma) -> bool {
     // Linux include/uapi/linux/elf.h: `e_ident` with 64 bits and little endian, `e_machine`.
     let mut header = [0; 20];
-    let path = map_file(pid, start, end);
+    let path = map_files_link(pid, start, end);
     // Opening a device may start it.
     std::fs::metadata(&path).is_ok_and(|it| it.is_file())
         && File::open(path).and_then(|mut file| file.read_exact(&mut header)).is_ok()

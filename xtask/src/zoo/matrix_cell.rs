@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::expected_calls::{Expectations, Fit};
+use super::expected_stacks::{Expectations, Fit};
 use super::modes::Mode;
 use super::profile::{self, Code, Stack};
 use super::stack_check::{Checker, StackError, Wrong};

@@ -4,7 +4,7 @@
 mod class_file;
 mod class_path;
 mod debian_sid;
-mod expected_calls;
+mod expected_stacks;
 mod jvm_upcalls;
 mod matrix_cell;
 mod modes;
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 
 use self::class_path::ClassPath;
-use self::expected_calls::Expectations;
+use self::expected_stacks::Expectations;
 use self::matrix_cell::MatrixCell;
 use self::modes::{MODES, Mode};
 use self::programs::{Compiled, PROGRAMS};

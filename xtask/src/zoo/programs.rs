@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use super::expected_calls::Expectations;
+use super::expected_stacks::Expectations;
 use crate::files;
 use crate::paths;
 use crate::run::output;

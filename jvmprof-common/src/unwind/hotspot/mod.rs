@@ -37,7 +37,7 @@ use compiled::frame_layout::FrameLayout;
 use compiled::instructions::LoadedCode;
 use compiled::{barrier_spills, epilogue, layout_at_pc, prologue, string_indexof};
 use continuation::stack_chunk::{self, ChunkBounds};
-use continuation::{coloured_pointers, thaw_stubs, thawing, yielding};
+use continuation::{load_barriers, thaw_stubs, thawing, yielding};
 
 /// The methods that call the subprograms: they run the function itself, unless the target has
 /// another way to.

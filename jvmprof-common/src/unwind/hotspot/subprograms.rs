@@ -114,12 +114,12 @@ macro_rules! hotspot_subprograms {
                     = thawing::find_thawed_frame, else StackAddress(0);
                 /// Returns the object that a field or root refers to, through the collector's
                 /// barrier.
-                fn load_reference(slot: Avma, is_root: bool) -> Avma = coloured_pointers::load_reference,
-                    else coloured_pointers::UNRESOLVED;
+                fn load_reference(slot: Avma, is_root: bool) -> Avma = load_barriers::load_reference,
+                    else load_barriers::UNRESOLVED;
                 /// Returns where an object has moved that was here when its page got into this
                 /// table.
-                fn forwardee(table: Avma, object: Avma) -> Avma = coloured_pointers::forwardee,
-                    else coloured_pointers::UNDECIDED;
+                fn forwardee(table: Avma, object: Avma) -> Avma = load_barriers::forwardee,
+                    else load_barriers::UNDECIDED;
             }
         }
     };

@@ -118,7 +118,7 @@ impl RunningJvm {
 
 /// Returns why the allocations of a JVM with this library can't be seen.
 fn allocation_problem(pid: u32, libjvm: &MappedCode) -> Option<String> {
-    let file = procfs::map_file(pid, libjvm.start, libjvm.end);
+    let file = procfs::map_files_link(pid, libjvm.start, libjvm.end);
     find_allocation_functions(&file, None).err().map(|error| error.to_string())
 }
 

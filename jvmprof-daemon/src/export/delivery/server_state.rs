@@ -4,7 +4,7 @@
 //! answer. Each has a [`Ticket`]: what an answer says of the server counts only if nothing has
 //! failed since its request began.
 
-mod requests_under_way;
+mod concurrency;
 mod retry_pace;
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
 use super::options::DeliveryOptions;
-use requests_under_way::RequestsUnderWay;
+use concurrency::Concurrency;
 use retry_pace::RetryPace;
 
 /// Longest time that a server's `Retry-After` is kept to: a day there may be a mistake.
@@ -23,12 +23,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 pub(super) struct ServerState {
     options: DeliveryOptions,
     backoff: ExponentialBackoff,
-    /// The most requests that may be under way.
-    max_concurrency: usize,
-    /// How many may be now: one after a failure, and one more with each answer, because all that
-    /// are under way when a server breaks down are at stake.
-    concurrency: usize,
-    under_way: RequestsUnderWay,
+    concurrency: Concurrency,
     pub(super) retries: RetryPace,
     /// Number of failures.
     epoch: u64,
@@ -66,9 +61,7 @@ impl ServerState {
         Self {
             options: options.clone(),
             backoff: backoff(options),
-            max_concurrency,
-            concurrency: 1,
-            under_way: RequestsUnderWay::default(),
+            concurrency: Concurrency::new(max_concurrency),
             retries: RetryPace::new(options.max_delay, Instant::now()),
             epoch: 0,
             retry_at,
@@ -84,7 +77,7 @@ impl ServerState {
 
     /// Returns true if a further request may begin.
     pub(super) fn has_room(&self) -> bool {
-        self.under_way.has_room(self.concurrency, self.max_concurrency)
+        self.concurrency.has_room()
     }
 
     /// Returns true if something was delivered since the last failure.
@@ -99,7 +92,7 @@ impl ServerState {
 
     /// A request of so many bytes begins. `is_retry`: it has failed before while others were taken.
     pub(super) fn begin(&mut self, bytes: usize, is_retry: bool) -> Ticket {
-        self.under_way.begin(bytes);
+        self.concurrency.begin(bytes);
         if is_retry {
             self.retries.begin();
         }
@@ -110,7 +103,7 @@ impl ServerState {
     /// A request has ended, however: what it means is noted afterwards.
     pub(super) fn end(&mut self, ticket: Ticket) {
         let is_current = self.is_current(ticket);
-        self.under_way.end(ticket.bytes, is_current);
+        self.concurrency.end(ticket.bytes, is_current);
         if is_current && ticket.is_retry {
             self.retries.end();
         }
@@ -126,7 +119,7 @@ impl ServerState {
         if self.is_current(ticket) {
             self.delivered_since_failure = true;
             self.backoff = backoff(&self.options);
-            self.concurrency = (self.concurrency + 1).min(self.max_concurrency);
+            self.concurrency.note_delivered();
             if ticket.is_retry {
                 self.retries.note_delivered();
             }
@@ -157,8 +150,7 @@ impl ServerState {
             return is_later.then(|| until - now);
         }
         self.epoch += 1;
-        self.concurrency = 1;
-        self.under_way.note_failure();
+        self.concurrency.note_failure();
         self.retries.restart();
         (self.delivered_since_failure, self.probe_answered) = (false, false);
         // The back-off on top of it, because daemons that were asked together needn't come

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use jvmprof_common::held_monitor::is_owner;
 use jvmprof_common::jvm::GarbageCollector;
-use jvmprof_common::unwind::hotspot::continuation::coloured_pointers::generational_address;
+use jvmprof_common::unwind::hotspot::continuation::load_barriers::generational_address;
 
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;

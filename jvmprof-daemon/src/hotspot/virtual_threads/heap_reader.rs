@@ -10,7 +10,7 @@ use jvmprof_common::unwind::Memory;
 use jvmprof_common::unwind::hotspot::HotspotTarget;
 use jvmprof_common::unwind::hotspot::code_blobs::{HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES};
 use jvmprof_common::unwind::hotspot::compiled::instructions::{CODE_BYTES, CODE_WORDS, LoadedCode};
-use jvmprof_common::unwind::hotspot::continuation::coloured_pointers::{UNRESOLVED, load_reference};
+use jvmprof_common::unwind::hotspot::continuation::load_barriers::{UNRESOLVED, load_reference};
 
 use crate::hotspot::java_heap::HeapLayout;
 use crate::hotspot::process_memory::ProcessMemory;

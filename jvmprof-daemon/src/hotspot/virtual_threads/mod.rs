@@ -4,10 +4,10 @@
 pub(super) mod census;
 pub(super) mod census_error;
 pub(crate) mod census_fields;
+pub(crate) mod collector_layout;
 pub(crate) mod continuation_entry;
 pub(crate) mod field_lists;
 mod frozen_stack;
-pub(crate) mod gc_forwarding_tables;
 mod heap_reader;
 pub(crate) mod stack_chunks;
 pub(crate) mod thaw_stubs;

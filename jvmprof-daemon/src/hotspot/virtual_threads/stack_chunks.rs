@@ -7,8 +7,8 @@
 
 use jvmprof_common::jvm::{JvmLayout, StackChunkLayout};
 
+use super::collector_layout::CollectorFields;
 use super::field_lists::{FieldLists, texts};
-use super::gc_forwarding_tables::CollectorFields;
 use crate::hotspot::code_cache::unsigned5::Unsigned5Encoding;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::runtime_state::vm_flags::FlagFields;

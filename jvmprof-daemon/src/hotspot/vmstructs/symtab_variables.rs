@@ -115,7 +115,7 @@ fn open_image(pid: u32, image: Image) -> Option<File> {
     let (end, path) = procfs::mapped_file(pid, image.0)?;
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     // The former takes CAP_CHECKPOINT_RESTORE or more.
-    open_regular(&procfs::map_file(pid, image.0, end))
+    open_regular(&procfs::map_files_link(pid, image.0, end))
         .or_else(|_| open_in_root(&root, Path::new(path.trim_start_matches('/'))))
         .ok()
 }

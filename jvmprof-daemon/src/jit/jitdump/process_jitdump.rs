@@ -12,7 +12,7 @@ use crate::jit::memory_budget::{MemoryBudget, MemoryReservation};
 use crate::jit::reading_budget::{ReadUrgency, ReadingBudget};
 use crate::native::open_file::{OpenError, open_in_root_owned, open_regular};
 use crate::process::executable_mappings::is_jitdump;
-use crate::process::procfs::map_file;
+use crate::process::procfs::map_files_link;
 use crate::process::{MappedCode, Process};
 
 /// Most open files of a process that are searched.
@@ -112,7 +112,7 @@ impl ProcessJitDump {
 fn open(process: &Process, marker: &MappedCode) -> Result<File, OpenError> {
     // The mapped file itself, deleted or not, which takes CAP_CHECKPOINT_RESTORE. Most writers keep
     // it open, too.
-    if let Ok(file) = open_regular(&map_file(process.pid, marker.start, marker.end)) {
+    if let Ok(file) = open_regular(&map_files_link(process.pid, marker.start, marker.end)) {
         return Ok(file);
     }
     match open_descriptor(process.pid, &marker.path) {
@@ -123,7 +123,7 @@ fn open(process: &Process, marker: &MappedCode) -> Result<File, OpenError> {
 
 /// Returns true if the process certainly has nothing mapped there any more.
 fn is_unmapped(pid: u32, marker: &MappedCode) -> bool {
-    let path = map_file(pid, marker.start, marker.end);
+    let path = map_files_link(pid, marker.start, marker.end);
     // Not every kernel has this directory.
     let is_listed = path.parent().is_some_and(Path::is_dir);
     is_listed && fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)

@@ -2,7 +2,7 @@
 
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfError;
-use crate::native::symbols::name_strings::{NameRef, Names};
+use crate::native::symbols::aliases::{NameRef, Names};
 use crate::types::Svma;
 
 /// A function that a lookup found.

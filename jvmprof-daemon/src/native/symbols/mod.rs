@@ -11,8 +11,9 @@
 //!   functions between it and the next symbol are missing there, and would all get its name.
 
 pub(crate) mod address_table;
+pub(crate) mod aliases;
 pub mod demangle;
-pub(crate) mod name_strings;
+pub(crate) mod string_table;
 
 use std::cmp::Reverse;
 
@@ -25,7 +26,8 @@ use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile, Section};
 use crate::native::go::program::GoProgram;
 use crate::native::symbols::address_table::{AddressRange, TableBuilder};
-use crate::native::symbols::name_strings::{Names, StringTable};
+use crate::native::symbols::aliases::Names;
+use crate::native::symbols::string_table::StringTable;
 
 pub use crate::native::symbols::address_table::{SymbolRef, SymbolTable};
 use crate::types::FileOffset;

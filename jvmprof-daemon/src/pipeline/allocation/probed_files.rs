@@ -9,7 +9,7 @@ use crate::native::debuginfod::{Debuginfod, FetchState};
 use crate::native::file_identity::FileIdentity;
 use crate::native::file_identity::FileStat;
 use crate::native::open_file::open_regular;
-use crate::process::procfs::map_file;
+use crate::process::procfs::map_files_link;
 use crate::process::{Backing, Process};
 use crate::sampler::{AttachedProbes, BackgroundSampler, ProbedFunctions, SamplerError};
 use crate::types::BuildId;
@@ -101,7 +101,7 @@ impl<F: Clone> ProbedFiles<F> {
             .find(|mapping| mapping.backing == Backing::File && is_libjvm(&mapping.path))
             .ok_or(NoProbes::Impossible("no libjvm"))?;
         // Leads to the very file, also if it is deleted, or in another mount namespace.
-        let path = map_file(process.pid, libjvm.start, libjvm.end);
+        let path = map_files_link(process.pid, libjvm.start, libjvm.end);
         let identity = open_regular(&path)
             .ok()
             .and_then(|file| FileStat::of(&file).ok())

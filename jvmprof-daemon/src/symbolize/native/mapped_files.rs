@@ -419,7 +419,7 @@ fn find(
 
 /// Finds the file that is mapped at this very address now.
 fn find_mapped(process: &Process, code: &MappedCode) -> Result<UnopenedFile, OpenError> {
-    find_regular(&procfs::map_file(process.pid, code.start, code.end))
+    find_regular(&procfs::map_files_link(process.pid, code.start, code.end))
 }
 
 /// Finds a file that has been identified, so that another file at the path is recognized: see

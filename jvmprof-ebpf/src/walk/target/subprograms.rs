@@ -19,7 +19,7 @@ use jvmprof_common::{
                 self, barrier_spills, c1_pushed_words, c1_pushed_words::ArrayCopyState, epilogue,
                 frame_layout::FrameLayout, layout_at_pc, prologue, string_indexof,
             },
-            continuation::{coloured_pointers, stack_chunk, stack_chunk::ChunkBounds, thawing, yielding},
+            continuation::{load_barriers, stack_chunk, stack_chunk::ChunkBounds, thawing, yielding},
         },
         verifier::Scalar,
     },

@@ -2,7 +2,7 @@
 
 use super::super::code_blobs::{CodeBlob, frame_bytes, pointer};
 use super::super::{Cursor, EncodedFrame, HotspotTarget, compiled, interpreted_frames};
-use super::coloured_pointers::UNRESOLVED;
+use super::load_barriers::UNRESOLVED;
 use super::stack_chunk::{
     ChunkBounds, ENTRY_ALIGNMENT, FrozenWalk, METADATA_BYTES, NOT_COUNTED, first_word, parent,
 };

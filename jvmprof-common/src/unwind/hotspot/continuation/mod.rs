@@ -9,14 +9,14 @@
 //! [`frozen_frames`] walks them.
 //!
 //! The thread that is walked is the one that was interrupted, so nobody else changes its chunks,
-//! but for a collector, which may move them meanwhile ([`coloured_pointers`]). It changes neither
+//! but for a collector, which may move them meanwhile ([`load_barriers`]). It changes neither
 //! return addresses nor what identifies methods.
 //!
 //! The return barrier itself allocates stack for what it is about to thaw, and calls the JVM to
 //! copy it ([`thawing`]).
 
-pub mod coloured_pointers;
 pub mod frozen_frames;
+pub mod load_barriers;
 pub mod stack_chunk;
 pub mod thaw_stubs;
 pub mod thawing;

@@ -2,7 +2,7 @@
 //! to.
 
 use super::super::HotspotTarget;
-use super::coloured_pointers::{self, UNRESOLVED};
+use super::load_barriers::{self, UNRESOLVED};
 use crate::address::{Avma, StackAddress};
 use crate::jvm::Jvm;
 use crate::unwind::verifier::Scalar;
@@ -60,7 +60,7 @@ fn tail(target: &mut impl HotspotTarget, jvm: &Jvm, slot: StackAddress) -> Avma 
     }
     let field = continuation.wrapping_add(u64::from(jvm.chunks.cont_tail));
     let chunk = target.load_reference(jvm, field, false);
-    if chunk == UNRESOLVED || coloured_pointers::may_have_moved(target, jvm, continuation) {
+    if chunk == UNRESOLVED || load_barriers::may_have_moved(target, jvm, continuation) {
         return UNRESOLVED;
     }
     if is_chunk(target, jvm, chunk) { chunk } else { Avma(0) }

@@ -5,7 +5,7 @@
 //! what has been thawed since.
 
 use super::super::{Cursor, HotspotTarget, interpreted_frames};
-use super::coloured_pointers::UNRESOLVED;
+use super::load_barriers::UNRESOLVED;
 use super::stack_chunk::{ChunkBounds, ENTRY_ALIGNMENT, FrozenWalk, METADATA_BYTES, NOT_COUNTED, first_word};
 use super::yielding;
 use crate::abi::Stop;

@@ -1,5 +1,5 @@
 //! How a JVM's collector lets references in the heap be followed: see
-//! [`jvmprof_common::unwind::hotspot::continuation::coloured_pointers`].
+//! [`jvmprof_common::unwind::hotspot::continuation::load_barriers`].
 
 use jvmprof_common::jvm::GarbageCollector;
 
