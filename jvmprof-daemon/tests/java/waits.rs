@@ -15,6 +15,8 @@ const ORACLE: &str = r#"
 import java.io.*;
 import java.lang.management.ManagementFactory;
 import java.net.*;
+import java.nio.file.Files;
+import java.nio.file.Paths;
 import java.util.*;
 import java.util.concurrent.locks.LockSupport;
 
@@ -40,6 +42,13 @@ public class Oracle {
         return System.nanoTime() - t - (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - cpu);
     }
 
+    /// What the machine's host took of its CPUs: a thread's CPU time is without it, and to the kernel
+    /// the thread was running all the same.
+    static long stolen() throws Exception {
+        String cpus = Files.readAllLines(Paths.get("/proc/stat")).get(0);
+        return Long.parseLong(cpus.trim().split(" +")[8]) * 10_000_000L;
+    }
+
     static Thread run(String name, Wait wait) {
         Thread thread = new Thread(() -> {
             long sum = 0;
@@ -56,6 +65,7 @@ public class Oracle {
         ServerSocket server = new ServerSocket(0);
         in = new Socket("127.0.0.1", server.getLocalPort()).getInputStream();
         OutputStream out = server.accept().getOutputStream();
+        long stolen = stolen();
         until = System.nanoTime() + 4_000_000_000L;
         List<Thread> threads = new ArrayList<>();
         run("holds", () -> { synchronized (monitor) { Thread.sleep(15); } Thread.sleep(1); return 0; });
@@ -69,6 +79,7 @@ public class Oracle {
         Thread.sleep(4_500);
         out.write(1);
         for (Thread thread : threads) thread.join();
+        sums.put("stolen", stolen() - stolen);
         try (PrintWriter file = new PrintWriter(args[0])) {
             for (Map.Entry<String, Long> sum : sums.entrySet()) file.println(sum.getKey() + " " + sum.getValue());
         }
@@ -132,12 +143,16 @@ fn sums_by_cause_are_what_the_program_measures() {
         for (method, cause) in CAUSES {
             let of_causes = waited(&folded, &format!("Oracle.{method}"));
             let sum: f64 = of_causes.values().sum();
-            let ratio = sum / measured[method];
+            // Nobody but the threads that compute uses the CPUs much.
+            let stolen = if cause == "runnable" { measured["stolen"] } else { 0.0 };
+            let measured = measured[method] - stolen;
+            let ratio = sum / measured;
             let of = |cause: &str| of_causes.get(cause).copied().unwrap_or_default();
-            let unnamed = unnamed.get(cause).copied().unwrap_or_default() / measured[method];
+            let unnamed = unnamed.get(cause).copied().unwrap_or_default() / measured;
             println!(
-                "JDK {feature} {method}: {ratio:.4} of {:.0} ms, at most {unnamed:.4} without names, {of_causes:?}",
-                measured[method] / 1e6
+                "JDK {feature} {method}: {ratio:.4} of {:.0} ms, {:.0} ms stolen, at most {unnamed:.4} without names, {of_causes:?}",
+                measured / 1e6,
+                stolen / 1e6
             );
             // What the calls themselves compute is in none of the waits; a thread may be preempted
             // outside of what it measures.

@@ -28,7 +28,7 @@ fn prepared(what: &str, script: &str) -> Seen {
 
 fn assert_right(seen: &Seen) {
     let (right, wrong, unknown) = seen.judged();
-    assert!(right > 100, "{:?}", seen.stacks);
+    assert!(right > 500, "{:?}", seen.stacks);
     assert_eq!(unknown, 0);
     assert!(wrong <= seen.loss("ambiguous_jit_frames"));
 }

@@ -158,7 +158,7 @@ fn code_that_is_mapped_over_other_code_is_never_walked_by_the_others_rows() {
             let is_right = has(stack, &format!("in_{own}")) && !has(stack, &format!("in_{other}"));
             is_in(stack) && !is_right && !ends(stack)
         });
-        assert!(right > 100, "{right} in {own}.so: {}", recorded.summary);
+        assert!(right > 500, "{right} in {own}.so: {}", recorded.summary);
         assert_eq!(wrong, 0, "stacks through {own}.so: {:?}", recorded.stacks);
     }
     let (whole, all) = (recorded.whole(), recorded.all());
@@ -179,7 +179,7 @@ fn large_frames_of_processes_that_are_new_are_walked() {
         ["_start", "main", "wide", "leaf"].iter().all(|wanted| rest.any(|frame| frame == wanted))
     };
     let whole = recorded.count(is_whole);
-    assert!(in_leaf > 100, "{}", recorded.summary);
+    assert!(in_leaf > 200, "{}", recorded.summary);
     assert!(whole * 1000 >= in_leaf * 995, "{whole} of {in_leaf}: {:?}", recorded.stacks);
 }
 

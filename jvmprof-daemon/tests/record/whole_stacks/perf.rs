@@ -278,7 +278,7 @@ fn record(directory: &Path, load: &Load<'_>) -> (Counts, Counts) {
 pub(crate) fn compare(directory: &Path, load: &Load<'_>) {
     let (ours, perfs) = record(directory, load);
     let (n, m) = (ours.samples, perfs.samples);
-    assert!(n > 100.0 && m > 100.0, "{n} and {m} samples");
+    assert!(n > 200.0 && m > 200.0, "{n} and {m} samples");
     assert!(perfs.cut <= CUT * m, "perf lost {} of {m}", perfs.cut);
     let mut wrong = Vec::new();
     for (what, ours_by, perfs_by) in [("self", &ours.own, &perfs.own), ("total", &ours.total, &perfs.total)] {
