@@ -71,24 +71,13 @@ pub fn thread_local(
     } else {
         block_of_module(memory, thread_pointer, variable)?
     };
-    thread_local_of_block(memory, base, variable)
-}
-
-/// Returns the same, of a thread whose [`block_of_module`] is known, or whose thread pointer is
-/// given where the variable lies at a constant distance from that.
-#[inline(always)]
-pub fn thread_local_of_block(
-    memory: &impl ReadWord,
-    block: Avma,
-    variable: &ThreadLocalVariable,
-) -> Option<u64> {
-    memory.read_word(block.wrapping_add(variable.offset))
+    memory.read_word(base.wrapping_add(variable.offset))
 }
 
 /// Returns the address of the thread's block of a module's variables; `None` if it hasn't used one
 /// of them yet.
 #[inline(always)]
-pub fn block_of_module(memory: &impl ReadWord, thread: Avma, variable: &ThreadLocalVariable) -> Option<Avma> {
+fn block_of_module(memory: &impl ReadWord, thread: Avma, variable: &ThreadLocalVariable) -> Option<Avma> {
     /// `TLS_DTV_UNALLOCATED` of glibc (elf/dl-tls.c).
     const UNALLOCATED: u64 = u64::MAX;
     let vector = Avma(memory.read_word(thread + 8)?);

@@ -23,7 +23,6 @@ use jvmprof_common::{
 };
 
 use crate::globals;
-use crate::thread::block_cache::BlockCache;
 use crate::walk::{method_cache::MethodCache, unwind_cache::UnwindCache};
 
 /// The memory of one run of the unwinder.
@@ -205,7 +204,6 @@ pub struct Scratch {
     pub header: SampleHeader,
     pub words: [u64; SAMPLE_WORDS],
     pub unwind_cache: UnwindCache,
-    pub block_cache: BlockCache,
 }
 
 /// Returns the scratch memory of a slot.

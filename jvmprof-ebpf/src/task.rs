@@ -142,12 +142,6 @@ pub fn current_thread_pointer() -> Avma {
     Avma(read_of_current(globals::task_fsbase()))
 }
 
-/// Returns what [`Task::start`] does, of the current thread.
-#[inline(always)]
-pub fn current_start() -> u64 {
-    read_of_current(globals::task_start_boottime())
-}
-
 /// Returns what [`Task::run_delay`] does, of the current thread.
 #[inline(always)]
 pub fn current_run_delay() -> u64 {

@@ -5,7 +5,7 @@ use jvmprof_common::{
     abi::{COPY_WORDS, Counter, Event, FLAG_THREAD_CONTEXT, SAMPLE_WORDS, Stop},
     address::Avma,
     thread_context::{ATTRIBUTES_SIZE_OFFSET, MAX_RECORD_BYTES, RECORD_HEADER_BYTES, VALID_OFFSET},
-    thread_local::{ThreadLocalVariable, block_of_module, thread_local_of_block},
+    thread_local::{ThreadLocalVariable, thread_local},
     unwind::verifier::bounded,
     unwind_tables::NS_PER_TICK,
 };
@@ -14,8 +14,7 @@ use crate::{
     counters::count,
     globals,
     scratch::{self, Scratch, ScratchSlot},
-    task::{current_start, current_thread_pointer},
-    thread::block_cache::ThreadKey,
+    task::current_thread_pointer,
     user_memory::{self, BUFFER_BYTES, BufferedUserMemory},
 };
 
@@ -66,10 +65,7 @@ extern "C" fn append_record(slot: u64) -> u64 {
     // SAFETY: `at` leaves space for [`COPY_WORDS`], far more than is written.
     let into = unsafe { scratch.words.as_mut_ptr().add(at).cast::<u8>() };
     let memory = BufferedUserMemory { buffer: into };
-    let Some(block) = block(scratch, &memory, &variable) else {
-        return 0;
-    };
-    let record = match thread_local_of_block(&memory, block, &variable) {
+    let record = match thread_local(&memory, current_thread_pointer(), &variable) {
         None | Some(0) => return 0,
         Some(record) => Avma(record),
     };
@@ -110,29 +106,6 @@ fn variable(scratch: &Scratch) -> Option<ThreadLocalVariable> {
     // SAFETY: the entry is copied at once; the daemon replaces entries, it doesn't change them.
     let variable = *unsafe { THREAD_CONTEXT_VARIABLES.get(scratch.header.pid) }?;
     (variable.start_ticks == scratch.header.start_ns / NS_PER_TICK).then_some(variable)
-}
-
-/// Returns the block in which the current thread has the variable, or its thread pointer.
-#[inline(always)]
-fn block(scratch: &mut Scratch, memory: &BufferedUserMemory, variable: &ThreadLocalVariable) -> Option<Avma> {
-    if variable.module == 0 {
-        return Some(current_thread_pointer());
-    }
-    // The entry of a process that isn't published has no epoch.
-    let epoch = if scratch.is_published != 0 { scratch.process.epoch } else { 0 };
-    let (tid, now) = (scratch.header.tid, scratch.header.time_ns);
-    let thread = ThreadKey::new(tid, current_start(), epoch, variable);
-    let (blocks, barrier_var) = (&mut scratch.block_cache, &mut scratch.barrier_var);
-    if epoch != 0
-        && let Some(block) = blocks.get(thread, now, barrier_var)
-    {
-        return Some(block);
-    }
-    let block = block_of_module(memory, current_thread_pointer(), variable)?;
-    if epoch != 0 {
-        blocks.insert(thread, block, now, barrier_var);
-    }
-    Some(block)
 }
 
 /// Bytes of a record that are read at once, a power of two: those of most whole records, in the

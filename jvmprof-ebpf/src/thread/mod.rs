@@ -1,5 +1,4 @@
 //! What the sampled thread's process says of it: the context of its request, and what it waits for.
 
-pub mod block_cache;
 pub mod blocker;
 pub mod context;
