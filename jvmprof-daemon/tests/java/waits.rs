@@ -42,8 +42,8 @@ public class Oracle {
         return System.nanoTime() - t - (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - cpu);
     }
 
-    /// What the machine's host took of its CPUs: a thread's CPU time is without it, and to the kernel
-    /// the thread was running all the same.
+    /// What the machine's host took of its CPUs: a thread's CPU time is without it, and to the
+    /// kernel the thread was running all the same.
     static long stolen() throws Exception {
         String cpus = Files.readAllLines(Paths.get("/proc/stat")).get(0);
         return Long.parseLong(cpus.trim().split(" +")[8]) * 10_000_000L;
