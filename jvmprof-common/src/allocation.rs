@@ -44,6 +44,8 @@ pub struct AllocatingThread {
     pub tlab_bytes: u64,
     /// `CollectedHeap::_total_collections` when it got its buffer.
     pub collections: u64,
+    /// 1 if it has filled a buffer since the last collection.
+    pub has_filled: u64,
     /// Bytes to the next event that is kept, and to the next census.
     pub to_sample: u64,
     pub to_census: u64,

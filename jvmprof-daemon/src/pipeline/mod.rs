@@ -435,7 +435,8 @@ impl State {
             SampledEvent::Cpu => (stack, period_ns, SampleWeight::from(period_ns)),
             SampledEvent::Allocation(record) => {
                 let Some(allocation) = &mut self.allocation else { return None };
-                let (stack, weight) = allocation.weigh(process.key, record, stack);
+                let ((stack, weight), as_first) = allocation.weigh(process.key, record, stack);
+                second = as_first;
                 (stack, allocation.options().interval, weight)
             }
             SampledEvent::OffCpu(record) => {

@@ -168,10 +168,14 @@ fn follow(allocation: &Allocation) -> Option<u64> {
         add!(totals, inside, used);
         add_first(allocation, totals);
         let collections = allocation.collections();
+        let is_filled = state.collections == collections;
+        // What a thread allocates first after a collection depends on where it was stopped, and not
+        // on how much of it there is: a thread that also fills buffers is seen by these alone.
+        let is_drawn = is_filled || state.has_filled == 0;
         if allocation.target.census_interval != 0
             && is_due(&mut state.to_census, used, allocation.target.census_interval)
             && used <= state.tlab_bytes
-            && state.collections == collections
+            && is_filled
         {
             name_tlab(allocation, state, used);
         }
@@ -180,6 +184,10 @@ fn follow(allocation: &Allocation) -> Option<u64> {
         state.tlab_start = allocation.tlab_start;
         state.tlab_bytes = allocation.tlab_bytes;
         state.collections = collections;
+        state.has_filled = u64::from(is_filled);
+        if !is_drawn {
+            return Some(0);
+        }
         // Its first buffer gives none up.
         if used == 0 { allocation.tlab_bytes } else { used }
     };

@@ -19,6 +19,7 @@ pub(super) struct Recorded {
     by_path: BTreeMap<(String, String), u64>,
     pub(super) bytes: u64,
     pub(super) events: u64,
+    pub(super) effective_events: u64,
     pub(super) censuses: u64,
     losses: BTreeMap<String, u64>,
 }
@@ -32,6 +33,7 @@ struct Summary {
 #[derive(Debug, Deserialize)]
 struct AllocationSummary {
     events: u64,
+    effective_events: u64,
     censuses: u64,
 }
 
@@ -48,6 +50,7 @@ impl Recorded {
         let summary: Summary = serde_json::from_str(json).with_context(|| format!("reading {json:?}"))?;
         let mut recorded = Self {
             events: summary.allocation.events,
+            effective_events: summary.allocation.effective_events,
             censuses: summary.allocation.censuses,
             losses: summary.losses,
             ..Self::default()
@@ -91,9 +94,9 @@ impl Recorded {
         self.by_path.get(&(class.to_owned(), path.to_owned())).copied().unwrap_or(0)
     }
 
-    /// Events of a class and path, about: those of all events that its share of bytes makes.
-    pub(super) fn events_of(&self, class: &str, path: &str) -> u64 {
-        (self.events as f64 * self.path(class, path) as f64 / self.bytes.max(1) as f64) as u64
+    /// Events of equal weight to be expected of what has this share of all bytes.
+    pub(super) fn expected_events(&self, share: f64) -> f64 {
+        self.effective_events as f64 * share
     }
 
     /// The part of all objects that the censuses have counted, about.

@@ -1,8 +1,8 @@
 //! From kept events and censuses to objects and bytes by stack.
 //!
-//! Objects of one class and about one size, inside or outside buffers, are a stratum. How much a
-//! stratum has is known from the censuses (inside) or counted by the kernel program (outside); the
-//! events that were kept only say how that is spread over stacks.
+//! Objects of one class and about one size, placed in one way, are a stratum. How much a stratum has
+//! is known from the censuses or counted by the kernel program; the events that were kept only say
+//! how that is spread over stacks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,8 +20,23 @@ struct Stratum {
     /// `None`: the class is unknown.
     class: Option<Arc<str>>,
     size_class: u32,
-    is_outside: bool,
+    placement: Placement,
 }
+
+/// Where an object is, which says what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Placement {
+    /// In a buffer: censuses count it. An event is the object at which a buffer ended.
+    Inside,
+    /// In a buffer, the first of it, and of [`LARGE_OBJECT`] bytes at least: each is an event, and
+    /// the kernel program counts it.
+    LargeFirst,
+    /// Outside buffers: each is an event, and the kernel program counts it.
+    Outside,
+}
+
+/// What an event counts for: as itself, and a large object as one of the first of their buffers.
+pub(super) type EventWeights = (SampleWeight, Option<SampleWeight>);
 
 /// What is known of one stratum in one process, in this window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,7 +102,7 @@ pub(super) struct Estimated {
 
 /// Strata with a class of their own in a window, at most; the objects of further ones have none.
 const MAX_STRATA: usize = 65_536;
-/// Weights are counted in these parts.
+/// Weights of objects are counted in these parts.
 const UNIT: f64 = 65_536.0;
 
 /// Makes of what is known of strata what each has, so that all have `total` bytes: what is counted
@@ -168,7 +183,7 @@ impl CensusSums {
                 continue;
             }
             let class = Some(Arc::clone(&count.class.name));
-            let stratum = Stratum { class, size_class: count.size_class, is_outside: false };
+            let stratum = Stratum { class, size_class: count.size_class, placement: Placement::Inside };
             let sums = self.by_stratum.entry(strata.number(stratum)).or_default();
             sums.0 += weight * objects as f64;
             sums.1 += weight * bytes as f64;
@@ -203,33 +218,46 @@ impl StratumTable {
         key: ProcessKey,
         class: Option<&Arc<str>>,
         record: &AllocationRecord,
+    ) -> EventWeights {
+        if record.tlab_bytes == 0 {
+            return (self.weigh_as(key, class, record, Placement::Outside, 1), None);
+        }
+        let weight = self.weigh_as(key, class, record, Placement::Inside, 1);
+        let is_large = record.object_bytes >= LARGE_OBJECT;
+        (weight, is_large.then(|| self.weigh_as(key, class, record, Placement::LargeFirst, 0)))
+    }
+
+    /// Returns what an event counts for among the objects that are placed so.
+    fn weigh_as(
+        &mut self,
+        key: ProcessKey,
+        class: Option<&Arc<str>>,
+        record: &AllocationRecord,
+        placement: Placement,
+        events: u64,
     ) -> SampleWeight {
-        let is_outside = record.tlab_bytes == 0;
         let object_bytes = record.object_bytes.max(1);
         let stratum =
-            self.number(Stratum { class: class.cloned(), size_class: size_class(object_bytes), is_outside });
+            self.number(Stratum { class: class.cloned(), size_class: size_class(object_bytes), placement });
         let times = 1.0 / probability(record.weighed_bytes, record.interval).max(1e-9);
-        // A new buffer is asked for by an object with a probability that grows with its size; an
-        // object outside is kept with one that is known.
-        let (count, value) = if is_outside {
-            (times, times * object_bytes as f64)
-        } else {
-            (times / object_bytes as f64, times)
+        // The object at which a buffer ended is drawn from the buffer's bytes, and stands for them;
+        // any other event is an object by itself.
+        let bytes = match placement {
+            Placement::Inside => record.weighed_bytes,
+            Placement::LargeFirst | Placement::Outside => object_bytes,
         };
-        // Objects have 2^26 bytes at most where they are inside.
-        let unit = if is_outside { UNIT } else { UNIT * UNIT };
+        let (value, count) = (times * bytes as f64, times * bytes as f64 / object_bytes as f64);
         let weight = SampleWeight {
             stratum,
-            events: 1,
-            count: ((count * unit) as u64).max(1),
-            value: ((value * if is_outside { 1.0 } else { UNIT }) as u64).max(1),
+            events,
+            count: ((count * UNIT) as u64).max(1),
+            value: (value as u64).max(1),
         };
-        let naive = if is_outside { object_bytes } else { record.weighed_bytes };
         let sums = self.sums.entry((key, stratum)).or_default();
         sums.count_weight = sums.count_weight.saturating_add(weight.count);
         sums.value_weight = sums.value_weight.saturating_add(weight.value);
-        sums.naive_bytes += times * naive as f64;
-        sums.naive_objects += times * naive as f64 / object_bytes as f64;
+        sums.naive_bytes += value;
+        sums.naive_objects += count;
         weight
     }
 
@@ -245,7 +273,7 @@ impl StratumTable {
         let stratum = self.number(Stratum {
             class: class.cloned(),
             size_class: of.size_class.into(),
-            is_outside: of.is_first == 0,
+            placement: if of.is_first == 0 { Placement::Outside } else { Placement::LargeFirst },
         });
         let sums = self.sums.entry((key, stratum)).or_default();
         sums.counted_objects += objects as f64;
@@ -277,7 +305,9 @@ impl StratumTable {
             let total = if is_outside { totals.outside } else { totals.inside } as f64;
             let mut of_kind: Vec<&mut StratumSums> = own
                 .iter_mut()
-                .filter(|(stratum, _)| strata[*stratum as usize].is_outside == is_outside)
+                .filter(|(stratum, _)| {
+                    (strata[*stratum as usize].placement == Placement::Outside) == is_outside
+                })
                 .map(|(_, sums)| &mut **sums)
                 .collect();
             complete(&mut of_kind, total);

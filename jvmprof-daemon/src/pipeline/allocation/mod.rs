@@ -82,6 +82,9 @@ pub struct AllocationCounts {
     pub unfollowed: u64,
     /// Events of threads that the kernel program could not follow.
     pub unfollowed_threads: u64,
+    /// Bytes that the kept events stand for, summed up, and their squares.
+    pub event_bytes: u128,
+    pub event_bytes_squared: u128,
     /// Buffers that were counted, and those that could not be, by reason.
     pub censuses: u64,
     pub failed_censuses: BTreeMap<&'static str, u64>,
@@ -93,6 +96,15 @@ pub struct AllocationCounts {
     pub unclassified_bytes: u64,
     /// Those of them whose classes are estimated without any census.
     pub bytes_without_census: u64,
+}
+
+impl AllocationCounts {
+    /// Returns how many events of equal weight would say as much as those that were kept (Kish's
+    /// effective sample size).
+    pub fn effective_events(&self) -> u64 {
+        let squared = self.event_bytes as f64 * self.event_bytes as f64;
+        (squared / (self.event_bytes_squared as f64).max(1.0)) as u64
+    }
 }
 
 /// Follows the allocations of JVMs.
@@ -265,19 +277,25 @@ impl AllocationProfiler {
         self.pace.charge(took);
     }
 
-    /// Turns the stack of an event into that of its object, and says what it counts for.
+    /// Turns the stack of an event into that of its object, and says what it counts for: once, or
+    /// twice.
     pub(super) fn weigh(
         &mut self,
         key: ProcessKey,
         record: &AllocationRecord,
         stack: NamedStack,
-    ) -> (NamedStack, SampleWeight) {
+    ) -> ((NamedStack, SampleWeight), Option<(NamedStack, SampleWeight)>) {
         let jvm = self.jvms.get_mut(&key);
         self.counts.unfollowed += u64::from(jvm.is_none());
         let class = jvm.and_then(|jvm| jvm.class_of(record));
         self.counts.unknown_classes += u64::from(class.is_none());
-        let weight = self.strata.weigh(key, class.as_deref().map(|class| &class.name), record);
-        (self.classes.place(class.as_deref(), java_stack(stack)), weight)
+        let (weight, second) = self.strata.weigh(key, class.as_deref().map(|class| &class.name), record);
+        let bytes = u128::from(weight.value);
+        self.counts.event_bytes += bytes;
+        self.counts.event_bytes_squared += bytes * bytes;
+        let stack = self.classes.place(class.as_deref(), java_stack(stack));
+        let second = second.map(|weight| (stack.clone(), weight));
+        ((stack, weight), second)
     }
 
     /// Ends the window: takes what JVMs have allocated, and returns what was counted of classes

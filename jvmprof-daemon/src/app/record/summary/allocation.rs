@@ -17,8 +17,12 @@ pub(in crate::app::record) struct AllocationSummary {
     /// Objects and bytes that JVMs have allocated while they were followed.
     objects: u64,
     bytes: u64,
-    /// Events whose stacks were taken, and their mean distance in bytes at the end.
+    /// Events whose stacks were taken.
     events: u64,
+    /// Events of equal weight that would say as much: a share *q* that stacks have of a class of
+    /// *n* of them has a relative standard error of √((1 − *q*) / (*q* *n*)).
+    effective_events: u64,
+    /// The mean distance of events at the end, bytes.
     interval: u64,
     /// Buffers whose objects were counted.
     censuses: u64,
@@ -63,6 +67,7 @@ impl AllocationSummary {
             objects,
             bytes,
             events: batch.samples(),
+            effective_events: counts.allocation.effective_events(),
             interval: batch.period,
             censuses: counts.allocation.censuses,
             runs: counts.probe_run_time.map(ProgramRuns::new),

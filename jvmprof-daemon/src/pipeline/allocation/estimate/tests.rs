@@ -74,7 +74,7 @@ impl Simulation {
                 ..AllocationRecord::default()
             };
             let name: Arc<str> = NAMES[next.0].into();
-            let weight = self.strata.weigh(key(), Some(&name), &record);
+            let (weight, None) = self.strata.weigh(key(), Some(&name), &record) else { panic!() };
             self.weights.entry(next).or_default().push(weight);
         }
         next
@@ -149,6 +149,56 @@ fn a_class_without_events_keeps_what_its_census_says() {
     assert_eq!((&**name, strata.share(key(), *weight)), ("Rare", (100, 2400)));
 }
 
+/// A record of an event that was kept because all are.
+fn kept(object_bytes: u64, weighed_bytes: u64) -> AllocationRecord {
+    AllocationRecord {
+        object_bytes,
+        weighed_bytes,
+        tlab_bytes: 1,
+        interval: 0,
+        ..AllocationRecord::default()
+    }
+}
+
+#[test]
+fn threads_with_small_buffers_have_no_more_weight_than_their_bytes() {
+    let mut strata = StratumTable::default();
+    let name: Arc<str> = "Small".into();
+    let mut weigh = |weighed| strata.weigh(key(), Some(&name), &kept(24, weighed)).0;
+    // As many bytes in sixteen buffers as in one.
+    let small = [(); 16].map(|()| weigh(65_536));
+    let large = weigh(1 << 20);
+    let totals = WindowTotals { inside: 2400, ..WindowTotals::default() };
+    strata.estimate(key(), &totals, CensusSums::default());
+    let of_small: u64 = small.iter().map(|weight| strata.share(key(), *weight).1).sum();
+    assert_eq!((of_small, strata.share(key(), large)), (1200, (50, 1200)));
+}
+
+#[test]
+fn large_objects_are_counted_among_the_first_of_buffers_and_among_the_others() {
+    let mut strata = StratumTable::default();
+    let name: Arc<str> = "byte[]".into();
+    let mut census = WindowCensus::default();
+    let class = Arc::new(JavaClass::named("byte[]"));
+    let count = ObjectCount { class, size_class: size_class(65_552), objects: 3, bytes: 3 * 65_552 };
+    let tlab = TlabRecord { used: 3 * 65_552, interval: 1, ..TlabRecord::default() };
+    census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
+    census.end_stretch(3 * 65_552);
+    // One path's buffer is thrice the other's: it has three of four objects within buffers, and
+    // each has one of the two that are the first.
+    let mut weigh = |weighed| strata.weigh(key(), Some(&name), &kept(65_552, weighed));
+    let paths = [weigh(1 << 20), weigh(3 << 20)];
+    let of = CountedKey { size_class: size_class(65_552) as u16, is_first: 1, ..CountedKey::default() };
+    strata.add_counted(key(), Some(&name), &of, 8, 8 * 65_552);
+    let totals = WindowTotals { inside: 24 * 65_552, ..WindowTotals::default() };
+    strata.estimate(key(), &totals, census.take());
+    let objects = paths.map(|(as_itself, as_first)| {
+        let of_first = strata.share(key(), as_first.expect("a large object")).0;
+        (strata.share(key(), as_itself).0, of_first)
+    });
+    assert_eq!(objects, [(4, 4), (12, 4)]);
+}
+
 #[test]
 fn objects_outside_are_those_that_were_counted() {
     let mut strata = StratumTable::default();
@@ -159,7 +209,7 @@ fn objects_outside_are_those_that_were_counted() {
         interval: 524_288,
         ..AllocationRecord::default()
     };
-    let weights = [(); 3].map(|()| strata.weigh(key(), Some(&name), &record));
+    let weights = [(); 3].map(|()| strata.weigh(key(), Some(&name), &record).0);
     let of = CountedKey { size_class: 17, ..CountedKey::default() };
     strata.add_counted(key(), Some(&name), &of, 25, 25 * 65_552);
     let totals = WindowTotals { outside: 25 * 65_552, ..WindowTotals::default() };
@@ -178,7 +228,7 @@ fn an_event_whose_bytes_are_in_another_windows_total_is_not_nothing() {
         interval: 524_288,
         ..AllocationRecord::default()
     };
-    let weight = strata.weigh(key(), Some(&"Small".into()), &record);
+    let (weight, _) = strata.weigh(key(), Some(&"Small".into()), &record);
     strata.estimate(key(), &WindowTotals::default(), CensusSums::default());
     assert_eq!(strata.share(key(), weight), (0, 1), "a profile of zeros is kept by no backend");
 }
