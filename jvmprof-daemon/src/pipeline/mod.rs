@@ -262,6 +262,7 @@ impl Pipeline {
         }
         self.state.summed_jvms.read_all(monotonic_ns);
         self.sampler.stop();
+        self.state.windows.end_sampling();
         while Instant::now() < end
             && let Some(event) = self.sampler.take()
         {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Workload, compile_java_for, jdks, jvmprof, record_json, scratch};
 
-/// A thread that sleeps half of its time, one that sleeps all the time, one that parks for a moment
+/// A thread that computes for as long as it has slept, however late it was woken, one that sleeps all the time, one that parks for a moment
 /// again and again, and two of which one holds the lock that the other one wants.
 const THREADS: &str = r#"
 import java.util.concurrent.locks.LockSupport;
@@ -22,7 +22,13 @@ public class Threads {
     static void sleep(long ms) { try { Thread.sleep(ms); } catch (InterruptedException error) { } }
     static void start(String name, Runnable work) { new Thread(work, name).start(); }
     public static void main(String[] args) {
-        start("half", () -> { while (true) { crunch(5); sleep(5); } });
+        start("half", () -> {
+            while (true) {
+                long began = System.nanoTime();
+                sleep(5);
+                crunch((System.nanoTime() - began) / 1_000_000);
+            }
+        });
         start("sleeper", () -> sleep(1_000_000));
         start("parks", () -> { while (true) LockSupport.parkNanos(200_000); });
         start("holder", () -> { while (true) { synchronized (lock) { sleep(300); } sleep(10); } });

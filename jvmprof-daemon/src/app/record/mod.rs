@@ -9,7 +9,7 @@ pub(super) mod top;
 mod virtual_threads;
 mod wall_clock;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ use summary::pauses::{JvmPauseSummary, jvm_names};
 use summary::threads::{THREAD_LABELS, ThreadShare, with_thread_frames};
 use target_end::{end_command, have_ended};
 use virtual_threads::VirtualThreadCounts;
-use wall_clock::{ThreadSpan, WallClock, wall_batch};
+use wall_clock::{ThreadSpans, WallClock, wall_batch};
 
 /// Interval of polls for samples, and their longest duration before signals and time are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -263,7 +263,7 @@ fn recorded_batches(
     recorded: &BTreeSet<EventType>,
     sampled: &BTreeSet<EventType>,
     flushed: Flushed,
-    spans: Option<&HashMap<u32, ThreadSpan>>,
+    spans: Option<&ThreadSpans>,
 ) -> Vec<Batch> {
     let Batch { start, duration, period, .. } = flushed.batch;
     let empty = |event| Batch { event, start, duration, period, series: Vec::new() };

@@ -28,7 +28,9 @@ const UNSEEN_WAIT: &str = "not_sampled";
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ThreadTime {
     ran: u64,
-    /// When it was started, of `CLOCK_BOOTTIME`, to 10 ms.
+    /// When that was read, of `CLOCK_BOOTTIME`.
+    read_at: u64,
+    /// When it was started, of the same clock, to 10 ms.
     start: u64,
     name: String,
 }
@@ -38,6 +40,15 @@ struct ThreadTime {
 pub(super) struct WallClock {
     began: u64,
     at_begin: HashMap<u32, ThreadTime>,
+}
+
+/// What the clocks say at a recording's end.
+#[derive(Debug)]
+pub(super) struct ThreadSpans {
+    /// By thread id.
+    pub(super) spans: HashMap<u32, ThreadSpan>,
+    /// The time that they are of.
+    pub(super) duration: Duration,
 }
 
 /// The time of a thread during the recording, in ns.
@@ -57,17 +68,22 @@ impl WallClock {
     }
 
     /// Reads the clocks again, and returns the time of each thread that runs now.
-    pub(super) fn end(&self, pids: &HashSet<u32>) -> HashMap<u32, ThreadSpan> {
-        let mut spans = HashMap::new();
-        for pid in pids {
-            for (tid, time) in threads(*pid) {
-                let before = self.at_begin.get(&tid).filter(|before| before.start == time.start);
-                let elapsed = boottime_ns().saturating_sub(self.began.max(time.start));
-                let ran = time.ran.saturating_sub(before.map_or(0, |before| before.ran)).min(elapsed);
-                spans.insert(tid, ThreadSpan { pid: *pid, name: time.name, ran, waited: elapsed - ran });
-            }
-        }
-        spans
+    pub(super) fn end(&self, pids: &HashSet<u32>) -> ThreadSpans {
+        let of_pid = |pid: u32| threads(pid).into_iter().map(move |(tid, time)| (pid, tid, time));
+        let now: Vec<_> = pids.iter().copied().flat_map(of_pid).collect();
+        let ended = boottime_ns();
+        let span = |(pid, tid, time): (u32, u32, ThreadTime)| {
+            let before = self.at_begin.get(&tid).filter(|before| before.start == time.start);
+            let (ran_before, since) = before.map_or((0, time.start), |before| (before.ran, before.read_at));
+            let elapsed = ended.saturating_sub(self.began.max(time.start));
+            // One thread's clock is read after the other's, and all have the same time.
+            let read = time.read_at.saturating_sub(since).max(1);
+            let ran = u128::from(time.ran.saturating_sub(ran_before)) * u128::from(elapsed);
+            let ran = u64::try_from(ran / u128::from(read)).unwrap_or(u64::MAX).min(elapsed);
+            (tid, ThreadSpan { pid, name: time.name, ran, waited: elapsed - ran })
+        };
+        let duration = Duration::from_nanos(ended.saturating_sub(self.began));
+        ThreadSpans { spans: now.into_iter().map(span).collect(), duration }
     }
 }
 
@@ -78,8 +94,8 @@ fn threads(pid: u32) -> Vec<(u32, ThreadTime)> {
     let time = |task: procfs::process::Task| {
         let ran = task.schedstat().ok()?.sum_exec_runtime;
         let stat = task.stat().ok()?;
-        let start = stat.starttime.saturating_mul(NS_PER_TICK);
-        Some((task.tid.cast_unsigned(), ThreadTime { ran, start, name: stat.comm }))
+        let (read_at, start) = (boottime_ns(), stat.starttime.saturating_mul(NS_PER_TICK));
+        Some((task.tid.cast_unsigned(), ThreadTime { ran, read_at, start, name: stat.comm }))
     };
     tasks.flatten().filter_map(time).collect()
 }
@@ -91,7 +107,7 @@ fn boottime_ns() -> u64 {
 
 /// Returns one profile of what CPU time and waits say of threads, a series each. `spans`: the time
 /// of the threads that are there; of others, which have ended, samples stand for what they are.
-pub(super) fn wall_batch(batches: &[Batch], spans: &HashMap<u32, ThreadSpan>) -> Option<Batch> {
+pub(super) fn wall_batch(batches: &[Batch], ThreadSpans { spans, duration }: &ThreadSpans) -> Option<Batch> {
     let cpu = batches.iter().find(|batch| batch.event == EventType::Cpu)?;
     let waits = batches.iter().find(|batch| batch.event == EventType::OffCpu)?;
     let mut of_threads: BTreeMap<ThreadKey<'_>, ThreadSamples<'_>> = BTreeMap::new();
@@ -131,7 +147,7 @@ pub(super) fn wall_batch(batches: &[Batch], spans: &HashMap<u32, ThreadSpan>) ->
             count_periods(&mut samples, cpu.period.max(1));
             Series { labels, samples }
         });
-    Some(Batch { event: EventType::Wall, series: series.collect(), ..*cpu })
+    Some(Batch { event: EventType::Wall, duration: *duration, series: series.collect(), ..*cpu })
 }
 
 /// A thread that runs, or the labels of one whose clocks are gone.
@@ -200,6 +216,10 @@ mod tests {
         ThreadSpan { pid: 7, name: "worker".to_owned(), ran, waited }
     }
 
+    fn spans<const N: usize>(of: [(u32, ThreadSpan); N]) -> ThreadSpans {
+        ThreadSpans { spans: of.into(), duration: Duration::from_nanos(133) }
+    }
+
     fn of_thread(event: EventType, tid: &str, values: &[u64]) -> Batch {
         let stacks = values.iter().map(|value| (vec![frame(FrameKind::Java, "f")], *value));
         let mut series = series(&[("pid", "7"), (THREAD_ID, tid)], stacks.collect());
@@ -215,20 +235,19 @@ mod tests {
     fn samples_of_a_thread_are_scaled_to_the_time_that_it_ran_and_waited() {
         let batches =
             [of_thread(EventType::Cpu, "8", &[10, 20]), of_thread(EventType::OffCpu, "8", &[7, 7, 7])];
-        let spans = HashMap::from([(8, span(33, 100))]);
-        let wall = wall_batch(&batches, &spans).expect("both are there");
+        let wall = wall_batch(&batches, &spans([(8, span(33, 100))])).expect("both are there");
+        assert_eq!(wall.duration, Duration::from_nanos(133));
         assert_eq!(values(&wall), [11, 22, 33, 33, 34]);
         assert_eq!(wall.series.len(), 1, "one of the thread");
         assert_eq!(wall.series[0].samples[1].count, 2);
-        let unknown = wall_batch(&batches, &HashMap::new()).expect("both are there");
+        let unknown = wall_batch(&batches, &spans([])).expect("both are there");
         assert_eq!(values(&unknown), [10, 20, 7, 7, 7]);
     }
 
     #[test]
     fn time_without_samples_is_there_all_the_same() {
         let batches = [of_thread(EventType::Cpu, "8", &[]), of_thread(EventType::OffCpu, "8", &[5])];
-        let spans = HashMap::from([(8, span(3, 9))]);
-        let wall = wall_batch(&batches, &spans).expect("both are there");
+        let wall = wall_batch(&batches, &spans([(8, span(3, 9))])).expect("both are there");
         assert_eq!(values(&wall), [3, 9]);
         assert_eq!(&*wall.series[0].samples[0].frames[0].lines[0].name, NOT_SAMPLED);
     }
@@ -237,7 +256,7 @@ mod tests {
     fn a_thread_that_was_renamed_is_one_and_one_without_samples_is_there() {
         let mut batches = [of_thread(EventType::Cpu, "8", &[10]), of_thread(EventType::OffCpu, "8", &[7])];
         batches[1].series[0].labels.insert(THREAD_NAME.to_owned(), "before".to_owned());
-        let spans = HashMap::from([(8, span(10, 90)), (9, span(0, 100))]);
+        let spans = spans([(8, span(10, 90)), (9, span(0, 100))]);
         let wall = wall_batch(&batches, &spans).expect("both are there");
         assert_eq!(values(&wall), [10, 90, 100]);
         let labels: Vec<_> =
@@ -250,7 +269,7 @@ mod tests {
     #[test]
     fn counts_are_of_all_time_though_each_stack_has_less_than_a_period() {
         let batches = [of_thread(EventType::Cpu, "8", &[4; 10]), of_thread(EventType::OffCpu, "8", &[])];
-        let wall = wall_batch(&batches, &HashMap::new()).expect("both are there");
+        let wall = wall_batch(&batches, &spans([])).expect("both are there");
         assert_eq!(wall.series[0].samples.iter().map(|sample| sample.count).sum::<u64>(), 4);
     }
 
@@ -259,10 +278,10 @@ mod tests {
         let clock = WallClock::begin(&[std::process::id()]);
         std::thread::sleep(Duration::from_millis(300));
         let tid = nix::unistd::gettid().as_raw().cast_unsigned();
-        let spans = clock.end(&HashSet::from([std::process::id()]));
+        let ThreadSpans { spans, duration } = clock.end(&HashSet::from([std::process::id()]));
         let span = &spans[&tid];
-        let all = Duration::from_nanos(span.ran + span.waited);
-        assert!(all >= Duration::from_millis(300), "{span:?}");
+        assert_eq!(Duration::from_nanos(span.ran + span.waited), duration, "{span:?}");
+        assert!(duration >= Duration::from_millis(300), "{duration:?}");
         assert!(span.waited > span.ran, "{span:?}");
     }
 }

@@ -107,6 +107,8 @@ pub(super) struct Windows<K> {
     /// Key of the window with the previous period, until its last profile has been taken, and the
     /// clocks at its end.
     previous_period: Option<(ProfileKey, Clocks)>,
+    /// When no more samples were taken, if that was before the last profile.
+    sampling_ended: Option<Clocks>,
     counts: ClockCounts,
     /// True if events of CPU time keep their time.
     keeps_times: bool,
@@ -127,6 +129,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             began: now,
             last_read: now,
             previous_period: None,
+            sampling_ended: None,
             counts: ClockCounts::default(),
             keeps_times: false,
         }
@@ -203,6 +206,11 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.values().map(Aggregator::unlabelled_stacks).sum()
     }
 
+    /// Ends the open window as of now: what is still counted in it was sampled before.
+    pub(super) fn end_sampling(&mut self) {
+        self.sampling_ended.get_or_insert_with(Clocks::now);
+    }
+
     /// Sets another period of samples of CPU time. The next flush ends the window of the old one,
     /// as of now; samples with the new period stay for the flush after that.
     pub(super) fn change_period(&mut self, period_ns: u64) {
@@ -258,7 +266,8 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         mut labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
         mut estimate: impl FnMut(EventType, K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
-        let (cpu, end) = self.previous_period.take().unwrap_or((self.cpu, now));
+        let end = self.sampling_ended.unwrap_or(now);
+        let (cpu, end) = self.previous_period.take().unwrap_or((self.cpu, end));
         let stays = |key| key == self.cpu && key != cpu;
         // Computed back from the clock as it is set now.
         let start =

@@ -153,6 +153,15 @@ fn samples_that_wait_for_labels_keep_the_period_and_the_time_they_were_sampled_w
 }
 
 #[test]
+fn a_window_ends_with_sampling_however_late_its_profile_is_made() {
+    let mut windows = windows(at(10, 10, 1000));
+    add(&mut windows, HZ_100, 4);
+    windows.sampling_ended = Some(at(18, 18, 1008));
+    windows.end_sampling();
+    assert_eq!(facts(&flush(&mut windows, at(30, 30, 1020)).batch), (1000, 8, HZ_100, 4));
+}
+
+#[test]
 fn the_limit_of_series_holds_for_each_period_and_is_counted_over_all() {
     let limit = |rest| Some(SeriesLimit { max: 1, rest: labels(rest) });
     let mut windows = Windows::new(HZ_100, limit("rest"), MAX_STACK_BYTES);
