@@ -17,7 +17,8 @@
 
   /// Of one JVM's pauses what lies within `[from, to]` milliseconds: `{pauses, stopped,
   /// toSafepoint, time, longest}`. A pause is as long there as it lies within; `time` is that in
-  /// which the JVM was followed. Null where not all pauses of that time are kept.
+  /// which the JVM was followed. Null where not all pauses of that time are kept, as where only the
+  /// sums are known.
   jvmprof.pausesWithin = function (lane, [from, to]) {
     const { marks, followed_from_ms: since, followed_ms: followed } = lane;
     const within = (begin, end) => Math.max(0, Math.min(end, to) - Math.max(begin, from));
@@ -64,7 +65,8 @@
       this.node.hidden = lanes.length === 0 && !notice;
       if (this.node.hidden) return;
       Object.assign(this, { lanes, span, part, chosen: null });
-      this.lane.hidden = lanes.length === 0;
+      // Of JVMs whose sums alone are known there is nothing to draw.
+      this.lane.hidden = lanes.every((lane) => lane.pauses > 0 && lane.marks.length === 0);
       this.hint.replaceChildren();
       this.marks = lanes.flatMap((lane) => lane.marks.map((mark) => ({ ...mark, jvm: lane.jvm }))).sort((one, two) => one.begin_ms - two.begin_ms);
       const others = lanes.length - MAX_SENTENCES;
@@ -106,7 +108,7 @@
       const share = (ms) => format.share(ms, sums.time);
       const times = `${format.count(sums.pauses)} pause${sums.pauses === 1 ? "" : "s"}`;
       const time = this.part && !inPart ? "the whole time" : this.words.time(sums.time);
-      const ofKept = isWhole ? "" : `; the lane has the ${this.words.kept} ${format.count(lane.marks.length)}`;
+      const ofKept = isWhole || !lane.marks.length ? "" : `; the lane has the ${this.words.kept} ${format.count(lane.marks.length)}`;
       const what = sums.longest ? `${isWhole ? "; " : ", of them "}the longest ${this.describe(sums.longest)}` : "";
       const stopped = `${milliseconds(sums.stopped)}, ${share(sums.stopped)} of ${time}`;
       return `${lane.jvm} was stopped for ${stopped}, ${times}, and took ${milliseconds(sums.toSafepoint)} (${share(sums.toSafepoint)}) to reach safepoints${ofKept}${what}`;

@@ -74,7 +74,7 @@ pub struct PauseLane {
     pub pauses: u64,
     pub stopped_ms: f64,
     pub to_safepoint_ms: f64,
-    /// Its pauses, as far as they are kept.
+    /// Its pauses, as far as they are kept; none if the JVM's own sums are all that is known.
     pub marks: Vec<PauseMark>,
 }
 

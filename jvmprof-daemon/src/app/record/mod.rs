@@ -192,7 +192,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let drawn = by_thread.as_ref().unwrap_or(&shown.batches);
     let groups = if args.threads { StackGroups::Threads } else { StackGroups::Processes };
     let pauses = pauses.map(|pauses| JvmPauseSummary::of_jvms(&pauses, &batches, began_ns));
-    let lanes = pauses.as_deref().map(JvmPauseSummary::lanes).unwrap_or_default();
+    let names = jvm_names(&batches);
+    let mut lanes = pauses.as_deref().map(JvmPauseSummary::lanes).unwrap_or_default();
+    lanes.extend(JvmTime::stop_lanes(&stops, &names));
     let title = recording_title(&args.command, &targets, &batches);
     let mut written = Vec::new();
     // One output that can't be written loses nothing of the others.
@@ -209,7 +211,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let mut summary = RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu);
     summary.virtual_threads = virtual_threads;
     summary.pauses = pauses;
-    JvmTime::add_stops(&mut summary.jvms, &stops, &jvm_names(&batches));
+    JvmTime::add_stops(&mut summary.jvms, &stops, &names);
     summary.threads = args.threads.then(|| ThreadShare::of_batch(&batches[0]));
     let text = serde_json::to_string(&summary)? + "\n";
     if let Some(json) = json {

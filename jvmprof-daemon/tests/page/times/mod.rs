@@ -4,7 +4,9 @@ mod pauses;
 
 use std::time::{Duration, SystemTime};
 
+use jvmprof_daemon::profile::model::Batch;
 use jvmprof_daemon::profile::recording_page::{PauseLane, PauseMark};
+use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
@@ -63,6 +65,42 @@ fn a_part_of_a_recording_is_chosen_in_its_heatmap() {
     browser.press("Escape");
     browser.wait_for(&format!("{TOTAL} === {all}"));
     assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// The recording of a program, and the page's sentences of these lanes.
+fn sentences(batch: Batch, lanes: &[PauseLane], fragment: &str) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let url = write_with_pauses(&[batch], lanes, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &format!("{url}{fragment}"));
+    let hidden = "document.querySelector('.pause-lane').hidden";
+    assert_eq!(browser.evaluate(hidden), true, "there is nothing to draw");
+    let sentences = browser.evaluate("document.querySelector('.pause-text').textContent");
+    assert_eq!(browser.complaints, [""; 0]);
+    sentences
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn of_jvms_whose_sums_alone_are_known_these_are_said() {
+    let batch =
+        || window(SystemTime::now(), Duration::from_secs(20), 6_000, Shape::Program, &mut Numbers::new(1));
+    let lane = PauseLane {
+        jvm: "Shop (7)".to_owned(),
+        followed_from_ms: 0.0,
+        followed_ms: 20_000.0,
+        pauses: 2,
+        stopped_ms: 600.0,
+        to_safepoint_ms: 20.0,
+        marks: Vec::new(),
+    };
+    let text = |time: &str| {
+        format!(
+            "Shop (7) was stopped for 600 ms, 3.00 % of {time}, 2 pauses, and took 20 ms (0.10 %) to reach safepoints"
+        )
+    };
+    assert_eq!(sentences(batch(), std::slice::from_ref(&lane), ""), text("the time"));
+    assert_eq!(sentences(batch(), &[lane], "#part=5010-6010"), text("the whole time"));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::pipeline::jvm_totals::{JvmName, jvm_name};
 use crate::pipeline::pauses::JvmStops;
 use crate::profile::jvm_activity::thread_kind_of;
 use crate::profile::model::{Batch, label_names};
+use crate::profile::recording_page::PauseLane;
 
 /// JVMs that are printed, those with the most samples; the rest is in the JSON.
 const PRINTED: usize = 8;
@@ -100,6 +101,30 @@ impl JvmTime {
                 (None, None) => {}
             }
         }
+    }
+
+    /// Returns the lanes that the page has of these JVMs: sums without marks, those that were
+    /// stopped for longest first.
+    pub(in crate::app::record) fn stop_lanes(
+        stops: &[JvmStops],
+        names: &HashMap<String, String>,
+    ) -> Vec<PauseLane> {
+        let lane = |stops: &JvmStops| {
+            let totals = TotalsSummary::from(stops.totals);
+            Some(PauseLane {
+                jvm: format!("{} ({})", names.get(&stops.pid.to_string())?, stops.pid),
+                followed_from_ms: 0.0,
+                followed_ms: milliseconds(stops.followed_ns),
+                pauses: totals.pauses,
+                stopped_ms: totals.stopped_ms,
+                to_safepoint_ms: totals.to_safepoint_ms,
+                marks: Vec::new(),
+            })
+        };
+        let stopped = stops.iter().filter(|stops| stops.followed_ns > 0 && stops.totals.pauses > 0);
+        let mut lanes: Vec<PauseLane> = stopped.filter_map(lane).collect();
+        lanes.sort_by(|one, two| two.stopped_ms.total_cmp(&one.stopped_ms));
+        lanes
     }
 
     /// Adds what the same JVM took later.
@@ -196,5 +221,8 @@ mod tests {
         );
         let json = serde_json::to_value(&jvms[0]).expect("JSON");
         assert_eq!((&json["stops"]["pauses"], &json["stops"]["stopped_ms"]), (&1.into(), &31.0.into()));
+        let lanes = JvmTime::stop_lanes(&all, &names);
+        let lanes: Vec<_> = lanes.iter().map(|lane| (&*lane.jvm, lane.stopped_ms, lane.pauses)).collect();
+        assert_eq!(lanes, [("Till (8)", 31.0, 1)]);
     }
 }
