@@ -27,6 +27,7 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
+use super::OtlpProtocol;
 use super::attributes::{of_resource, text_attribute};
 
 /// A status (of HTTP, or the number of a gRPC code) and a text; `PARTIAL` as the text of a success
@@ -71,24 +72,25 @@ impl ScriptedReceiver {
         first.flat_map(|profile| &profile.samples).map(|sample| sample.values[0] as u64).sum()
     }
 
-    pub(in crate::export) async fn serve_http(&self) -> SocketAddr {
+    /// Serves by this protocol, and returns where.
+    pub(in crate::export) async fn serve(&self, protocol: OtlpProtocol) -> SocketAddr {
         let (listener, address) = listener().await;
-        let router = self.routes();
-        tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+        match protocol {
+            OtlpProtocol::Http => {
+                let router = self.routes();
+                tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+            }
+            OtlpProtocol::Grpc => {
+                let (service, incoming) = (self.service(), TcpListenerStream::new(listener));
+                tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+            }
+        }
         address
     }
 
     /// By HTTP.
     pub(in crate::export) fn routes(&self) -> Router {
         Router::new().route("/v1development/profiles", post(export)).with_state(self.clone())
-    }
-
-    pub(in crate::export) async fn serve_grpc(&self) -> SocketAddr {
-        let (listener, address) = listener().await;
-        let service = self.service();
-        let incoming = TcpListenerStream::new(listener);
-        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
-        address
     }
 
     pub(in crate::export) fn service(&self) -> ProfilesServiceServer<Self> {

@@ -191,10 +191,7 @@ async fn both_protocols_bring_headers_token_and_all_samples() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         for compress in [false, true] {
             let receiver = ScriptedReceiver::default();
-            let address = match protocol {
-                OtlpProtocol::Grpc => receiver.serve_grpc().await,
-                OtlpProtocol::Http => receiver.serve_http().await,
-            };
+            let address = receiver.serve(protocol).await;
             let mut options = OtlpOptions { compress, ..options(address, protocol) };
             options.headers = vec![("x-team".to_owned(), "shop".to_owned())];
             options.http.credentials = Some(Credentials::Bearer(token.path().to_owned()));
@@ -235,10 +232,7 @@ async fn the_time_that_a_receiver_asks_for_is_part_of_the_outcome() {
         (OtlpProtocol::Http, 503),
     ] {
         let receiver = ScriptedReceiver::new(&[(status, HOUR), (status, "later")]);
-        let address = match protocol {
-            OtlpProtocol::Grpc => receiver.serve_grpc().await,
-            OtlpProtocol::Http => receiver.serve_http().await,
-        };
+        let address = receiver.serve(protocol).await;
         let client = OtlpClient::new(options(address, protocol)).expect("valid");
         for expected in [Some(Duration::from_secs(HOUR_SECONDS)), None] {
             let sent = client.send(&request).await;

@@ -67,7 +67,20 @@ fn a_part_of_a_recording_is_chosen_in_its_heatmap() {
     assert_eq!(browser.complaints, [""; 0]);
 }
 
-/// The recording of a program, and the page's sentences of these lanes.
+/// A JVM that was followed for 20 s, with two pauses.
+fn shop(marks: Vec<PauseMark>) -> PauseLane {
+    PauseLane {
+        jvm: "Shop (7)".to_owned(),
+        followed_from_ms: 0.0,
+        followed_ms: 20_000.0,
+        pauses: 2,
+        stopped_ms: 600.0,
+        to_safepoint_ms: 20.0,
+        marks,
+    }
+}
+
+/// Records a program, and returns the page's sentences of these lanes, which have no marks.
 fn sentences(batch: Batch, lanes: &[PauseLane], fragment: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let url = write_with_pauses(&[batch], lanes, &folder.path().join("x.html"));
@@ -85,15 +98,7 @@ fn sentences(batch: Batch, lanes: &[PauseLane], fragment: &str) -> Value {
 fn of_jvms_whose_sums_alone_are_known_these_are_said() {
     let batch =
         || window(SystemTime::now(), Duration::from_secs(20), 6_000, Shape::Program, &mut Numbers::new(1));
-    let lane = PauseLane {
-        jvm: "Shop (7)".to_owned(),
-        followed_from_ms: 0.0,
-        followed_ms: 20_000.0,
-        pauses: 2,
-        stopped_ms: 600.0,
-        to_safepoint_ms: 20.0,
-        marks: Vec::new(),
-    };
+    let lane = shop(Vec::new());
     let text = |time: &str| {
         format!(
             "Shop (7) was stopped for 600 ms, 3.00 % of {time}, 2 pauses, and took 20 ms (0.10 %) to reach safepoints"
@@ -115,15 +120,8 @@ fn pauses_stand_below_the_timeline_with_their_share_of_what_is_chosen() {
         stopped_ms,
         what: what.to_owned(),
     };
-    let lane = PauseLane {
-        jvm: "Shop (7)".to_owned(),
-        followed_from_ms: 0.0,
-        followed_ms: 20_000.0,
-        pauses: 2,
-        stopped_ms: 600.0,
-        to_safepoint_ms: 20.0,
-        marks: vec![mark(5_000.0, 500.0, "G1CollectFull (System.gc())"), mark(15_000.0, 100.0, "</script>")],
-    };
+    let marks = vec![mark(5_000.0, 500.0, "G1CollectFull (System.gc())"), mark(15_000.0, 100.0, "</script>")];
+    let lane = shop(marks);
     let url = write_with_pauses(&[batch], &[lane], &folder.path().join("x.html"));
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &url);

@@ -110,14 +110,13 @@ impl JvmTime {
         names: &HashMap<String, String>,
     ) -> Vec<PauseLane> {
         let lane = |stops: &JvmStops| {
-            let totals = TotalsSummary::from(stops.totals);
             Some(PauseLane {
                 jvm: format!("{} ({})", names.get(&stops.pid.to_string())?, stops.pid),
                 followed_from_ms: 0.0,
                 followed_ms: milliseconds(stops.followed_ns),
-                pauses: totals.pauses,
-                stopped_ms: totals.stopped_ms,
-                to_safepoint_ms: totals.to_safepoint_ms,
+                pauses: stops.totals.pauses,
+                stopped_ms: milliseconds(stops.totals.stopped_ns),
+                to_safepoint_ms: milliseconds(stops.totals.to_safepoint_ns),
                 marks: Vec::new(),
             })
         };

@@ -166,7 +166,7 @@ async fn a_server_that_throttles_is_left_alone_for_the_time_that_it_asks_for() {
         // A proxy may have said it, whenever the connection behind it broke.
         (client(serve(&unavailable).await).into(), 6),
         (PyroscopeClient::new(pyroscope_client).expect("valid").into(), 0),
-        (otlp(receiver.serve_http().await, OtlpProtocol::Http), 0),
+        (otlp(receiver.serve(OtlpProtocol::Http).await, OtlpProtocol::Http), 0),
     ] {
         let dir = tempfile::tempdir().expect("a folder");
         let delivery = to_backend(backend, options(Some(dir.path())));

@@ -64,10 +64,7 @@ async fn each_answer_of_a_receiver_is_treated_as_the_documented_table_says() {
     for (protocol, status, text, done) in table {
         let dir = tempfile::tempdir().expect("a folder");
         let receiver = ScriptedReceiver::new(&[(status, &text)]);
-        let address = match protocol {
-            OtlpProtocol::Grpc => receiver.serve_grpc().await,
-            OtlpProtocol::Http => receiver.serve_http().await,
-        };
+        let address = receiver.serve(protocol).await;
         let delivery = to_client(client(address, protocol), options(Some(dir.path())));
         delivery.enqueue(batch_of(1));
         let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
@@ -93,10 +90,7 @@ async fn a_receiver_that_asks_for_time_is_left_alone_and_the_spool_keeps_all() {
     for (protocol, status) in [(OtlpProtocol::Grpc, 14), (OtlpProtocol::Http, 503)] {
         let dir = tempfile::tempdir().expect("a folder");
         let receiver = ScriptedReceiver::new(&[(status, HOUR)]);
-        let address = match protocol {
-            OtlpProtocol::Grpc => receiver.serve_grpc().await,
-            OtlpProtocol::Http => receiver.serve_http().await,
-        };
+        let address = receiver.serve(protocol).await;
         let delivery = to_client(client(address, protocol), options(Some(dir.path())));
         delivery.enqueue(batch_of(4));
         until(&delivery, |counts| counts.spooled == 10).await;
@@ -112,10 +106,7 @@ async fn a_receiver_that_asks_for_time_with_an_answer_that_leaves_it_open_is_lef
     for (protocol, status) in [(OtlpProtocol::Grpc, 13), (OtlpProtocol::Http, 500)] {
         let dir = tempfile::tempdir().expect("a folder");
         let receiver = ScriptedReceiver::new(&[(status, HOUR)]);
-        let address = match protocol {
-            OtlpProtocol::Grpc => receiver.serve_grpc().await,
-            OtlpProtocol::Http => receiver.serve_http().await,
-        };
+        let address = receiver.serve(protocol).await;
         let delivery = to_client(client(address, protocol), options(Some(dir.path())));
         delivery.enqueue(batch_of(4));
         until(&delivery, |counts| counts.losses.possibly_lost == 10).await;
@@ -137,10 +128,7 @@ async fn what_a_receiver_misses_waits_in_the_spool_for_the_next_daemon() {
         until(&delivery, |counts| counts.spooled == 10).await;
         end(delivery).await;
         let receiver = ScriptedReceiver::default();
-        let address = match protocol {
-            OtlpProtocol::Grpc => receiver.serve_grpc().await,
-            OtlpProtocol::Http => receiver.serve_http().await,
-        };
+        let address = receiver.serve(protocol).await;
         let delivery = to_client(client(address, protocol), options(Some(dir.path())));
         delivery.enqueue(batch_of(2));
         until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
@@ -156,10 +144,7 @@ async fn of_several_series_only_the_one_that_is_refused_is_lost() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         let dir = tempfile::tempdir().expect("a folder");
         let receiver = ScriptedReceiver::refusing("3");
-        let address = match protocol {
-            OtlpProtocol::Grpc => receiver.serve_grpc().await,
-            OtlpProtocol::Http => receiver.serve_http().await,
-        };
+        let address = receiver.serve(protocol).await;
         let delivery = to_client(client(address, protocol), options(Some(dir.path())));
         delivery.enqueue(batch_of(6));
         let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
@@ -173,7 +158,7 @@ async fn of_several_series_only_the_one_that_is_refused_is_lost() {
 async fn a_partial_success_of_several_series_may_have_stored_any_of_them() {
     let dir = tempfile::tempdir().expect("a folder");
     let receiver = ScriptedReceiver::new(&[(0, "rejected")]);
-    let address = receiver.serve_grpc().await;
+    let address = receiver.serve(OtlpProtocol::Grpc).await;
     let delivery = to_client(client(address, OtlpProtocol::Grpc), options(Some(dir.path())));
     delivery.enqueue(batch_of(3));
     let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
