@@ -455,7 +455,9 @@ fn into_samples<K: Copy>(
         let (count, value) = estimate(counted.owner, counted.weight);
         Sample { frames, labels, events: counted.weight.events, count, value, times: counted.times }
     };
-    stacks.into_iter().map(&mut finish).collect()
+    // The part of an event that comes to nothing is left out.
+    let is_something = |sample: &Sample| sample.events > 0 || sample.count > 0 || sample.value > 0;
+    stacks.into_iter().map(&mut finish).filter(is_something).collect()
 }
 
 /// Removes the samples of owners whose labels are known by now, and returns those to be kept.

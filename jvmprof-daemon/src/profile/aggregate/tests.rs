@@ -41,6 +41,20 @@ fn equal_stacks_of_equal_labels_are_counted_together() {
 }
 
 #[test]
+fn a_part_of_an_event_that_comes_to_nothing_is_left_out() {
+    let mut aggregator = Aggregator::new(None);
+    let part = |events, stratum| SampleWeight { stratum, events, count: 1, value: 1 };
+    for weight in [part(1, 0), part(0, 1), part(0, 2)] {
+        aggregator.add(&labels("1"), 1, stack(vec![frame("main")], false), weight);
+    }
+    let estimate = |_, weight: SampleWeight| (0, if weight.stratum == 1 { 7 } else { 0 });
+    let batch = aggregator.flush_estimated(window(0), |_, _| {}, |_, _| LabelDecision::Awaited, estimate);
+    let mut found: Vec<_> = batch.series[0].samples.iter().map(|it| (it.events, it.value)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [(0, 7), (1, 0)]);
+}
+
+#[test]
 fn equal_stacks_with_other_labels_of_their_own_are_counted_apart() {
     let label = |value: &str| SampleLabels::new([SampleLabel { name: "class".into(), value: value.into() }]);
     let (main, bytes, longs) = (frame("main"), label("byte[]"), label("long[]"));
