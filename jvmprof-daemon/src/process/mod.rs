@@ -5,11 +5,11 @@ pub mod cgroup;
 pub mod container;
 pub mod executable_mappings;
 pub mod java_launcher;
+pub mod language_runtime;
 pub mod process_context;
 pub mod process_table;
 pub mod procfs;
 pub mod resource_attributes;
-pub mod runtime_label;
 pub mod service_identity;
 
 pub use executable_mappings::{Backing, MappedCode, Mappings};

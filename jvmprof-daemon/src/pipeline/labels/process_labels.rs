@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::process::service_identity::ServiceIdentity;
-use crate::process::{Process, runtime_label};
+use crate::process::{Process, language_runtime};
 use crate::profile::model::{LabelSet, label_names};
 use crate::symbolize::JvmLabels;
 
@@ -67,7 +67,7 @@ pub(super) fn own_labels(process: &Process, jvm: Option<&JvmLabels>) -> Labels {
 }
 
 fn runtime(process: &Process, jvm: Option<&JvmLabels>) -> &'static str {
-    if jvm.is_some() { "jvm" } else { runtime_label::runtime(process) }
+    if jvm.is_some() { "jvm" } else { language_runtime::language_runtime(process) }
 }
 
 /// Returns the service that a process says it is: in its context, else in its environment, else in

@@ -5,7 +5,7 @@ use std::path::Path;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Error};
 
-use super::runtime_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
+use super::kubelet_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
 use super::{ContainerMetadata, ContainersOptions};
 use crate::proto::cri::runtime_service_client::RuntimeServiceClient;
 use crate::proto::cri::{

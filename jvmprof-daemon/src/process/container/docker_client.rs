@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::net::UnixStream;
 
 use super::error::RuntimeError;
-use super::runtime_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
+use super::kubelet_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
 use super::{ContainerMetadata, ContainersOptions};
 
 /// Most bytes of an answer, which has environment and mounts, too.

@@ -7,10 +7,10 @@
 pub mod cri_client;
 pub mod docker_client;
 mod error;
+mod kubelet_labels;
 mod metadata_cache;
 mod query_thread;
 mod runtime_client;
-mod runtime_labels;
 #[cfg(test)]
 mod tests;
 

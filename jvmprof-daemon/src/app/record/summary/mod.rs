@@ -112,7 +112,8 @@ impl RecordingSummary {
         let allocated = of_event(EventType::Allocation);
         let cpu = shown.batches.iter().find(|batch| batch.event == EventType::Cpu);
         let batch = &batches[0];
-        let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
+        // To the microsecond: a float of seconds would have digits that nobody measured.
+        let milliseconds = |duration: Duration| duration.as_micros() as f64 / 1e3;
         Self {
             samples: counts.samples(),
             complete: counts.whole(),

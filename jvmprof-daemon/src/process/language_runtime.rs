@@ -1,4 +1,4 @@
-//! The `runtime` label of a process, by the files that it has mapped.
+//! What a process runs on, by the files that it has mapped: the label `runtime`.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::process_table::Process;
 
 /// Returns the `runtime` label of a process: `jvm`, `node`, `python`, `dotnet`, or `native` for all
 /// others.
-pub fn runtime(process: &Process) -> &'static str {
+pub fn language_runtime(process: &Process) -> &'static str {
     let of_mappings = process.mappings.iter().find_map(|mapping| of_library(mapping));
     let of_program = || process.executable().as_deref().and_then(of_program);
     of_mappings.or_else(of_program).unwrap_or("native")
