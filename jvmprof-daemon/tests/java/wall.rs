@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use crate::support::{Workload, compile_java_for, jdks, jvmprof, record_json, scratch};
 
-/// A thread that computes for as long as it has slept, however late it was woken, one that sleeps all the time, one that parks for a moment
-/// again and again, and two of which one holds the lock that the other one wants.
+/// A thread that computes for as long as it has slept, however late it was woken, one that sleeps
+/// all the time, one that parks for a moment again and again, and two of which one holds the lock
+/// that the other one wants.
 const THREADS: &str = r#"
 import java.util.concurrent.locks.LockSupport;
 public class Threads {

@@ -1,8 +1,8 @@
 //! From kept events and censuses to objects and bytes by stack.
 //!
-//! Objects of one class and about one size, placed in one way, are a stratum. How much a stratum has
-//! is known from the censuses or counted by the kernel program; the events that were kept only say
-//! how that is spread over stacks.
+//! Objects of one class and about one size, placed in one way, are a stratum. How much a stratum
+//! has is known from the censuses or counted by the kernel program; the events that were kept only
+//! say how that is spread over stacks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
