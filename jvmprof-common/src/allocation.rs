@@ -46,6 +46,8 @@ pub struct AllocatingThread {
     pub collections: u64,
     /// 1 if it has filled a buffer since the last collection.
     pub has_filled: u64,
+    /// Bytes in buffers since its last event that was a draw.
+    pub undrawn: u64,
     /// Bytes to the next event that is kept, and to the next census.
     pub to_sample: u64,
     pub to_census: u64,
@@ -106,6 +108,8 @@ pub struct AllocationRecord {
     /// The bytes that decided by chance whether the event is kept, and the mean distance then.
     pub weighed_bytes: u64,
     pub interval: u64,
+    /// The bytes in buffers that the object is a draw from; 0: it is none, as outside.
+    pub drawn_bytes: u64,
 }
 
 /// Words of an [`AllocationRecord`].

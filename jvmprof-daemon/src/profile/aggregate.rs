@@ -263,9 +263,10 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
             Some(found) => (found.series, found.is_over_limit),
             None => self.insert_series(labels),
         };
-        self.over_limit += u64::from(is_over_limit);
+        let weight = weight.into();
+        self.over_limit += if is_over_limit { weight.events } else { 0 };
         let (stacks, times) = (&mut self.series[series].1, &mut self.times);
-        count(stacks, &mut self.budget, times, owner, stack, weight.into());
+        count(stacks, &mut self.budget, times, owner, stack, weight);
     }
 
     /// Returns the index of the series that these labels' samples go to, and true if that is the
@@ -431,6 +432,7 @@ fn count<K>(
         return;
     }
     let fits = budget.allocate(key.frames.len(), size_of::<(StackKey, StackCount<K>)>());
+    budget.refused += if fits { 0 } else { weight.events };
     let (key, pending) = if fits {
         (key, pending)
     } else {

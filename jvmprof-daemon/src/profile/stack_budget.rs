@@ -17,7 +17,7 @@ pub(super) struct StackBudget {
     max_bytes: usize,
     bytes: usize,
     marker: Arc<Frame>,
-    /// Samples since the beginning whose stacks were beyond the budget.
+    /// Samples since the beginning whose stacks were beyond the budget; who counts them adds to it.
     pub(super) refused: u64,
 }
 
@@ -34,7 +34,6 @@ impl StackBudget {
     pub(super) fn allocate(&mut self, frames: usize, around: usize) -> bool {
         let bytes = around + frames * size_of::<Arc<Frame>>();
         if self.bytes + bytes > self.max_bytes {
-            self.refused += 1;
             return false;
         }
         self.bytes += bytes;

@@ -160,6 +160,7 @@ impl StackSample {
                     tlab_bytes: next(),
                     weighed_bytes: next(),
                     interval: next(),
+                    drawn_bytes: next(),
                 }))
             }
             EventType::OffCpu if head >= WAIT_WORDS => {

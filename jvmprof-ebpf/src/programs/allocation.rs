@@ -132,15 +132,22 @@ impl Allocation {
 #[inline(always)]
 fn handle(ctx: &ProbeContext, allocation: &Allocation) {
     let Some(weighed) = follow(allocation) else { return };
-    if weighed != 0 {
+    if weighed.bytes != 0 {
         keep(ctx, allocation, weighed);
     }
 }
 
+/// What an event was kept for: see [`AllocationRecord`]. No bytes: it isn't kept.
+#[derive(Clone, Copy, Default)]
+struct Weighed {
+    bytes: u64,
+    drawn: u64,
+}
+
 /// Follows the thread: adds to the totals what it has allocated since its last event, and chooses
-/// its buffer for a census. Returns the bytes that the event was kept for; 0: it isn't.
+/// its buffer for a census.
 #[inline(always)]
-fn follow(allocation: &Allocation) -> Option<u64> {
+fn follow(allocation: &Allocation) -> Option<Weighed> {
     let totals = totals_of(allocation.tgid)?;
     let Some(allocated) = allocation.allocated_bytes() else {
         add!(totals, unfollowed_events, 1);
@@ -159,19 +166,20 @@ fn follow(allocation: &Allocation) -> Option<u64> {
         }
         *state = new_thread(allocation, allocated);
     }
-    let weighed = if allocation.is_outside() {
+    let mut weighed = Weighed::default();
+    if allocation.is_outside() {
         state.outside += allocation.object_bytes;
         add_outside(allocation, totals);
-        allocation.object_bytes
+        weighed.bytes = allocation.object_bytes;
     } else {
         let used = (allocated - state.allocated).saturating_sub(state.outside);
         add!(totals, inside, used);
         add_first(allocation, totals);
         let collections = allocation.collections();
         let is_filled = state.collections == collections;
-        // What a thread allocates first after a collection depends on where it was stopped, and not
-        // on how much of it there is: a thread that also fills buffers is seen by these alone.
-        let is_drawn = is_filled || state.has_filled == 0;
+        // What a thread allocates first, or first after a collection, depends on where it was, and
+        // not on how much of it there is. A thread that also fills buffers is seen by these alone.
+        let is_drawn = used != 0 && (is_filled || state.has_filled == 0);
         if allocation.target.census_interval != 0
             && is_due(&mut state.to_census, used, allocation.target.census_interval)
             && used <= state.tlab_bytes
@@ -185,18 +193,25 @@ fn follow(allocation: &Allocation) -> Option<u64> {
         state.tlab_bytes = allocation.tlab_bytes;
         state.collections = collections;
         state.has_filled = u64::from(is_filled);
-        if !is_drawn {
-            return Some(0);
+        state.undrawn += used;
+        if is_drawn {
+            weighed.drawn = state.undrawn;
+            state.undrawn = 0;
         }
-        // Its first buffer gives none up.
-        if used == 0 { allocation.tlab_bytes } else { used }
-    };
-    if is_due(&mut state.to_sample, weighed, allocation.target.interval) { Some(weighed) } else { Some(0) }
+        weighed.bytes = match (weighed.drawn, used) {
+            // Its first buffer gives none up.
+            (0, 0) => allocation.tlab_bytes,
+            (0, used) => used,
+            (drawn, _) => drawn,
+        };
+    }
+    let is_kept = is_due(&mut state.to_sample, weighed.bytes, allocation.target.interval);
+    Some(if is_kept { weighed } else { Weighed::default() })
 }
 
 /// Begins to follow a thread.
 #[inline(always)]
-fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) -> Option<u64> {
+fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) -> Option<Weighed> {
     if !allocation.is_of_target() {
         return None;
     }
@@ -213,21 +228,22 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
         allocation.tlab_bytes
     };
     let is_kept = is_due(&mut state.to_sample, weighed, allocation.target.interval);
+    let before = allocated.saturating_sub(first.allocated);
+    // `allocated` has an object outside already: what was before it is in no event.
+    let inside = before.saturating_sub(if allocation.is_outside() { allocation.object_bytes } else { 0 });
+    state.undrawn = inside;
     // Its next event would begin again, and count all once more.
     if ALLOCATING_THREADS.insert(allocation.tid, state, 0).is_err() {
         add!(totals, unfollowed_events, 1);
         return None;
     }
-    let before = allocated.saturating_sub(first.allocated);
+    add!(totals, inside, inside);
     if allocation.is_outside() {
-        // `allocated` has the object already: what was before it is in no event.
-        add!(totals, inside, before.saturating_sub(allocation.object_bytes));
         add_outside(allocation, totals);
     } else {
-        add!(totals, inside, before);
         add_first(allocation, totals);
     }
-    if is_kept { Some(weighed) } else { Some(0) }
+    Some(Weighed { bytes: if is_kept { weighed } else { 0 }, drawn: 0 })
 }
 
 /// Returns the state of a thread that has had no event. What it allocated before counts, unless it
@@ -284,7 +300,7 @@ fn name_tlab(allocation: &Allocation, state: &AllocatingThread, used: u64) {
 
 /// Walks and emits the stack of an event that is kept.
 #[inline(always)]
-fn keep(ctx: &ProbeContext, allocation: &Allocation, weighed: u64) {
+fn keep(ctx: &ProbeContext, allocation: &Allocation, weighed: Weighed) {
     count(Event::Allocation, Counter::Taken);
     let Some(slot) = ScratchSlot::claim() else {
         count(Event::Allocation, Counter::UnwinderUnavailable);
@@ -305,14 +321,15 @@ fn keep(ctx: &ProbeContext, allocation: &Allocation, weighed: u64) {
 
 /// Appends the [`AllocationRecord`].
 #[inline(always)]
-fn push_record(scratch: &mut Scratch, allocation: &Allocation, weighed: u64) {
+fn push_record(scratch: &mut Scratch, allocation: &Allocation, weighed: Weighed) {
     const { assert!(ALLOCATION_WORDS <= SAMPLE_WORDS) };
     let record = AllocationRecord {
         klass: allocation.klass,
         object_bytes: allocation.object_bytes,
         tlab_bytes: allocation.tlab_bytes,
-        weighed_bytes: weighed,
+        weighed_bytes: weighed.bytes,
         interval: allocation.target.interval,
+        drawn_bytes: weighed.drawn,
     };
     // SAFETY: the words are long enough, and aligned.
     unsafe { scratch.words.as_mut_ptr().cast::<AllocationRecord>().write(record) };

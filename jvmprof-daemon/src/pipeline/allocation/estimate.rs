@@ -219,12 +219,13 @@ impl StratumTable {
         class: Option<&Arc<str>>,
         record: &AllocationRecord,
     ) -> EventWeights {
-        if record.tlab_bytes == 0 {
-            return (self.weigh_as(key, class, record, Placement::Outside, 1), None);
+        let mut weigh_as = |placement, events| self.weigh_as(key, class, record, placement, events);
+        match (record.tlab_bytes, record.object_bytes, record.drawn_bytes) {
+            (0, ..) => (weigh_as(Placement::Outside, 1), None),
+            (_, ..LARGE_OBJECT, _) => (weigh_as(Placement::Inside, 1), None),
+            (_, _, 0) => (weigh_as(Placement::LargeFirst, 1), None),
+            _ => (weigh_as(Placement::Inside, 1), Some(weigh_as(Placement::LargeFirst, 0))),
         }
-        let weight = self.weigh_as(key, class, record, Placement::Inside, 1);
-        let is_large = record.object_bytes >= LARGE_OBJECT;
-        (weight, is_large.then(|| self.weigh_as(key, class, record, Placement::LargeFirst, 0)))
     }
 
     /// Returns what an event counts for among the objects that are placed so.
@@ -242,9 +243,9 @@ impl StratumTable {
         let times = 1.0 / probability(record.weighed_bytes, record.interval).max(1e-9);
         // The object at which a buffer ended is drawn from the buffer's bytes, and stands for them;
         // any other event is an object by itself.
-        let bytes = match placement {
-            Placement::Inside => record.weighed_bytes,
-            Placement::LargeFirst | Placement::Outside => object_bytes,
+        let bytes = match (placement, record.drawn_bytes) {
+            (Placement::Inside, 1..) => record.drawn_bytes,
+            _ => object_bytes,
         };
         let (value, count) = (times * bytes as f64, times * bytes as f64 / object_bytes as f64);
         let weight = SampleWeight {
@@ -256,8 +257,11 @@ impl StratumTable {
         let sums = self.sums.entry((key, stratum)).or_default();
         sums.count_weight = sums.count_weight.saturating_add(weight.count);
         sums.value_weight = sums.value_weight.saturating_add(weight.value);
-        sums.naive_bytes += value;
-        sums.naive_objects += count;
+        // What is drawn stands for the first objects, too.
+        if placement != Placement::LargeFirst {
+            sums.naive_bytes += value;
+            sums.naive_objects += count;
+        }
         weight
     }
 
@@ -280,6 +284,25 @@ impl StratumTable {
         sums.counted_bytes += bytes as f64;
     }
 
+    /// Leaves to the events inside buffers what they stand for beside the large first objects,
+    /// which are counted: nothing where censuses would have seen it.
+    fn subtract_first(&mut self, key: ProcessKey, has_census: bool) {
+        let of_first = |(&(process, stratum), sums): (&(ProcessKey, u32), &StratumSums)| {
+            let first = self.strata.get(stratum as usize)?;
+            let is_counted = first.placement == Placement::LargeFirst && sums.counted_bytes > 0.0;
+            let inside = Stratum { placement: Placement::Inside, ..first.clone() };
+            let inside = *self.numbers.get(&inside)?;
+            (process == key && is_counted).then_some((inside, sums.counted_objects, sums.counted_bytes))
+        };
+        let counted: Vec<(u32, f64, f64)> = self.sums.iter().filter_map(of_first).collect();
+        for (inside, objects, bytes) in counted {
+            let Some(sums) = self.sums.get_mut(&(key, inside)) else { continue };
+            let left = |naive: f64, counted: f64| if has_census { 0.0 } else { (naive - counted).max(0.0) };
+            sums.naive_objects = left(sums.naive_objects, objects);
+            sums.naive_bytes = left(sums.naive_bytes, bytes);
+        }
+    }
+
     /// Makes of all that is known of a process what each stratum has: see the module's
     /// documentation.
     pub(super) fn estimate(
@@ -289,6 +312,7 @@ impl StratumTable {
         census: CensusSums,
     ) -> Estimated {
         let has_census = !census.by_stratum.is_empty();
+        self.subtract_first(key, has_census);
         for (stratum, (objects, bytes)) in census.by_stratum {
             let sums = self.sums.entry((key, stratum)).or_default();
             (sums.objects, sums.bytes) = (objects, bytes);

@@ -70,6 +70,7 @@ impl Simulation {
                 object_bytes: SIZES[next.0],
                 tlab_bytes: TLAB,
                 weighed_bytes: used,
+                drawn_bytes: used,
                 interval,
                 ..AllocationRecord::default()
             };
@@ -149,13 +150,14 @@ fn a_class_without_events_keeps_what_its_census_says() {
     assert_eq!((&**name, strata.share(key(), *weight)), ("Rare", (100, 2400)));
 }
 
-/// A record of an event that was kept because all are.
-fn kept(object_bytes: u64, weighed_bytes: u64) -> AllocationRecord {
+/// A record of an event that was kept because all are; drawn from so many bytes.
+fn kept(object_bytes: u64, drawn_bytes: u64) -> AllocationRecord {
+    let weighed_bytes = drawn_bytes.max(1);
     AllocationRecord {
         object_bytes,
         weighed_bytes,
+        drawn_bytes,
         tlab_bytes: 1,
-        interval: 0,
         ..AllocationRecord::default()
     }
 }
@@ -197,6 +199,54 @@ fn large_objects_are_counted_among_the_first_of_buffers_and_among_the_others() {
         (strata.share(key(), as_itself).0, of_first)
     });
     assert_eq!(objects, [(4, 4), (12, 4)]);
+}
+
+/// Adds what is known of a loop whose buffers have 40 KB of small objects each, and begin with an
+/// array of 60 KB, at which the buffer before ended: 1,000 buffers, of which one's event was kept.
+fn add_large_firsts(strata: &mut StratumTable) -> EventWeights {
+    let name: Arc<str> = "byte[]".into();
+    let of = CountedKey { size_class: size_class(60_000) as u16, is_first: 1, ..CountedKey::default() };
+    strata.add_counted(key(), Some(&name), &of, 1000, 60_000_000);
+    strata.weigh(key(), Some(&name), &kept(60_000, 100_000_000))
+}
+
+#[test]
+fn large_objects_that_are_only_the_first_of_buffers_are_not_estimated_again() {
+    let mut strata = StratumTable::default();
+    let (as_itself, as_first) = add_large_firsts(&mut strata);
+    let mut census = WindowCensus::default();
+    let class = Arc::new(JavaClass::named("Small"));
+    let count = ObjectCount { class, size_class: size_class(24), objects: 1000, bytes: 24_000 };
+    let tlab = TlabRecord { used: 24_000, interval: 1, ..TlabRecord::default() };
+    census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
+    census.end_stretch(24_000);
+    let totals = WindowTotals { inside: 100_000_000, ..WindowTotals::default() };
+    strata.estimate(key(), &totals, census.take());
+    assert_eq!(strata.share(key(), as_first.expect("a large object")), (1000, 60_000_000));
+    assert_eq!(strata.share(key(), as_itself), (0, 1));
+}
+
+#[test]
+fn without_a_census_draws_stand_for_what_is_not_counted() {
+    let mut strata = StratumTable::default();
+    let (as_itself, as_first) = add_large_firsts(&mut strata);
+    let totals = WindowTotals { inside: 100_000_000, ..WindowTotals::default() };
+    strata.estimate(key(), &totals, CensusSums::default());
+    assert_eq!(strata.share(key(), as_first.expect("a large object")).1, 60_000_000);
+    assert_eq!(strata.share(key(), as_itself).1, 40_000_000);
+}
+
+#[test]
+fn an_object_that_is_no_draw_stands_for_itself() {
+    let mut strata = StratumTable::default();
+    let name: Arc<str> = "Small".into();
+    let mut weigh = |drawn| strata.weigh(key(), Some(&name), &kept(24, drawn)).0;
+    let (drawn, first) = (weigh(2_400), weigh(0));
+    let totals = WindowTotals { inside: 101 * 24, ..WindowTotals::default() };
+    strata.estimate(key(), &totals, CensusSums::default());
+    assert_eq!([drawn, first].map(|weight| strata.share(key(), weight)), [(100, 2_400), (1, 24)]);
+    let (alone, None) = strata.weigh(key(), Some(&name), &kept(LARGE_OBJECT, 0)) else { panic!() };
+    assert_eq!(strata.strata[alone.stratum as usize].placement, Placement::LargeFirst);
 }
 
 #[test]
