@@ -178,7 +178,7 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
         let collections = allocation.collections();
         let is_filled = state.collections == collections;
         // What a thread allocates first, or first after a collection, depends on where it was, and
-        // not on how much of it there is. A thread that also fills buffers is seen by these alone.
+        // not on how much of it there is. Where a thread fills buffers, these alone are draws.
         let is_drawn = used != 0 && (is_filled || state.has_filled == 0);
         if allocation.target.census_interval != 0
             && is_due(&mut state.to_census, used, allocation.target.census_interval)
