@@ -341,13 +341,18 @@ pub mod globals {
     pub const TASK_STACK: &str = "TASK_STACK";
     /// `u32`: offset of `task_struct.sched_info.run_delay`; 0: this kernel has none.
     pub const TASK_RUN_DELAY: &str = "TASK_RUN_DELAY";
-    /// The offset of `task_struct.se.cfs_rq`; 0 where the kernel doesn't say for how long control
-    /// groups were out of CPU quota. The next ones are of `struct cfs_rq` and `struct rq`.
+    /// `u32`: offset of `task_struct.se.cfs_rq`; 0 where the kernel has no queues of control
+    /// groups.
     pub const TASK_GROUP_QUEUE: &str = "TASK_GROUP_QUEUE";
-    /// Of `throttled_clock_self` and, behind it, `throttled_clock_self_time`.
+    /// `u32`: offset of `cfs_rq.throttled_clock_self`, and of `throttled_clock_self_time` behind
+    /// it; 0 where the kernel doesn't say for how long control groups were out of CPU quota.
     pub const QUEUE_THROTTLED: &str = "QUEUE_THROTTLED";
+    /// `u32`: offset of `cfs_rq.rq`.
     pub const QUEUE_CPU: &str = "QUEUE_CPU";
+    /// `u32`: offset of `rq.clock`.
     pub const CPU_CLOCK: &str = "CPU_CLOCK";
+    /// `u32`: slots of [`crate::off_cpu::FOLLOWED_THREADS`], less one.
+    pub const FOLLOWED_MASK: &str = "FOLLOWED_MASK";
     /// `u32`: offset of `task_struct.comm`.
     pub const TASK_COMM: &str = "TASK_COMM";
     /// `u32`: offset of `vm_area_struct.vm_start`.

@@ -8,7 +8,8 @@
 //! - [`unwind_tables`]: what the daemon publishes of processes and their code, and [`jvm`]: of a
 //!   JVM; [`rows`]: unwind rows.
 //! - [`allocation`] and [`off_cpu`]: what the programs of these events keep of threads and
-//!   processes, and what their samples say beside the stack.
+//!   processes, and what their samples say beside the stack; [`switch_clock`]: the time of a
+//!   switch.
 //! - [`pause`]: the times in which a JVM stops its threads.
 //! - [`blocker`]: what a JVM's thread waits for, and [`held_monitor`]: who has it.
 //! - [`thread_context`]: what a process publishes of the request that a thread works on.
@@ -51,6 +52,7 @@ pub mod jvm;
 pub mod off_cpu;
 pub mod pause;
 pub mod rows;
+pub mod switch_clock;
 pub mod thread_context;
 pub mod thread_local;
 pub mod unwind;

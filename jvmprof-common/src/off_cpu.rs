@@ -18,25 +18,18 @@ pub struct OffCpuSettings {
     pub interval: u64,
 }
 
-/// A thread that is followed, by its id.
+/// A thread that is followed: what each switch reads and writes comes first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FollowedThread {
-    /// When it was switched away, `CLOCK_MONOTONIC` in ns; 0: it runs.
-    pub since_ns: u64,
-    /// `task_struct.start_boottime` of the thread, ns: with its id its identity.
-    pub start_ns: u64,
-    /// The address of its `task_struct`.
-    pub task: u64,
-    /// What it has waited on run queues when it was switched away, ns.
-    pub run_delay: u64,
-    pub pid: u32,
+    /// 0: nobody has this slot.
+    pub tid: u32,
     /// Its state when it was switched away: see [`is_runnable`].
     pub state: u32,
-    /// When its last wait began, of those that are long enough, and from when on that was reported
-    /// when it ended: what was before that is in the [`ReportedPart`].
-    pub last_since_ns: u64,
-    pub last_began_ns: u64,
+    /// When it was switched away, `CLOCK_MONOTONIC` in ns; 0: it runs.
+    pub since_ns: u64,
+    /// What it has waited on run queues when it was switched away, ns.
+    pub run_delay: u64,
     /// The owner of the monitor that it entered when it was switched away, as the JVM has it: see
     /// [`crate::blocker::entered_monitor`].
     pub monitor_owner: u64,
@@ -45,7 +38,23 @@ pub struct FollowedThread {
     /// quota since it was made, ns. 0: it isn't known.
     pub group_queue: u64,
     pub throttled_ns: u64,
+    /// `task_struct.start_boottime` of the thread, ns: with its id its identity.
+    pub start_ns: u64,
+    /// The address of its `task_struct`.
+    pub task: u64,
+    /// When its last wait began, of those that are long enough, and from when on that was reported
+    /// when it ended: what was before that is in the [`ReportedPart`].
+    pub last_since_ns: u64,
+    pub last_began_ns: u64,
+    pub pid: u32,
+    pub padding: u32,
 }
+
+/// Slots of threads that are followed, a power of two: thread `tid` has slot `tid % slots`, in
+/// [`FOLLOWED_THREADS`], or where another thread has that, an entry of [`OVERFLOW_THREADS`].
+pub const FOLLOWED_THREADS: &str = "FOLLOWED_THREADS";
+/// Hash map from `tid` to [`FollowedThread`].
+pub const OVERFLOW_THREADS: &str = "OVERFLOW_THREADS";
 
 /// The part of a wait that was reported while it went on, by the thread's id.
 #[repr(C)]
@@ -148,4 +157,4 @@ pub const fn is_runnable(state: u32) -> bool {
     state == 0 || state & PREEMPTED != 0
 }
 
-const _: () = assert!(size_of::<FollowedThread>() == 10 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<FollowedThread>() == 11 * 8, "no padding: it lies in a map");

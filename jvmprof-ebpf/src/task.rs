@@ -74,9 +74,9 @@ impl Task {
     /// the kernel doesn't say for how long such a queue was out of CPU quota.
     #[inline(always)]
     pub fn group_queue(self) -> Option<GroupQueue> {
-        match globals::task_group_queue() {
+        match globals::queue_throttled() {
             0 => None,
-            offset => self.read(offset).map(GroupQueue),
+            _ => self.read(globals::task_group_queue()).map(GroupQueue),
         }
     }
 
@@ -123,50 +123,95 @@ impl Task {
     }
 }
 
-/// Reads a number or pointer of the current task: the verifier knows where its task is and what
-/// lies there, so that the program reads it by itself, in a third of the time that the helper
-/// takes.
-#[inline(always)]
-fn read_of_current<T>(offset: u32) -> T {
-    // SAFETY: the helper has no preconditions, and the verifier refuses another offset than that of
-    // a field in the task.
-    unsafe {
-        let task = bpf_get_current_task_btf().cast::<u8>().cast_const();
-        task.add(offset as usize).cast::<T>().read()
-    }
-}
+/// A task whose type the verifier knows: the current one, or an argument of a tracepoint. The
+/// program reads what lies there by itself, in a third of the time that the helper takes.
+#[derive(Clone, Copy)]
+pub struct TypedTask(*const u8);
 
-/// Returns what [`Task::thread_pointer`] does, of the current thread.
-#[inline(always)]
-pub fn current_thread_pointer() -> Avma {
-    Avma(read_of_current(globals::task_fsbase()))
-}
-
-/// Returns what [`Task::run_delay`] does, of the current thread.
-#[inline(always)]
-pub fn current_run_delay() -> u64 {
-    match globals::task_run_delay() {
-        0 => 0,
-        offset => read_of_current(offset),
+impl TypedTask {
+    #[inline(always)]
+    pub fn current() -> Self {
+        // SAFETY: the helper has no preconditions.
+        Self(unsafe { bpf_get_current_task_btf() }.cast::<u8>().cast_const())
     }
-}
 
-/// Returns the address of the current thread's [`GroupQueue`], and its
-/// [`GroupQueue::throttled_ns`]; zeros where they aren't known.
-#[inline(always)]
-pub fn current_group_queue() -> (u64, u64) {
-    if globals::task_group_queue() == 0 {
-        return (0, 0);
+    /// Takes an argument of a tracepoint with types, which is a `task_struct`.
+    #[inline(always)]
+    pub fn of_argument(task: *const u8) -> Self {
+        Self(task)
     }
-    let queue: *const u8 = read_of_current(globals::task_group_queue());
-    // SAFETY: the verifier knows that this is a queue, and what lies there; a fault gives zeros.
-    let [since, ended] = unsafe {
-        let at = queue.add(globals::queue_throttled() as usize).cast::<u64>();
-        [at.read(), at.add(1).read()]
-    };
-    let address = queue.addr() as u64;
-    let throttled_ns = if since == 0 { Some(ended) } else { GroupQueue(address).throttled_ns() };
-    throttled_ns.map_or((0, 0), |throttled_ns| (address, throttled_ns))
+
+    /// Returns the same task by its address.
+    #[inline(always)]
+    pub fn untyped(self) -> Task {
+        Task(self.0.addr() as u64)
+    }
+
+    #[inline(always)]
+    pub fn tid(self) -> u32 {
+        self.read(globals::task_pid())
+    }
+
+    #[inline(always)]
+    pub fn tgid(self) -> u32 {
+        self.read(globals::task_tgid())
+    }
+
+    /// Returns what [`Task::thread_pointer`] does.
+    #[inline(always)]
+    pub fn thread_pointer(self) -> Avma {
+        Avma(self.read(globals::task_fsbase()))
+    }
+
+    /// Returns what [`Task::run_delay`] does.
+    #[inline(always)]
+    pub fn run_delay(self) -> u64 {
+        match globals::task_run_delay() {
+            0 => 0,
+            offset => self.read(offset),
+        }
+    }
+
+    /// Returns the address of its [`GroupQueue`], and [`GroupQueue::throttled_ns`] of it; zeros
+    /// where they aren't known.
+    #[inline(always)]
+    pub fn group_queue(self) -> (u64, u64) {
+        if globals::queue_throttled() == 0 {
+            return (0, 0);
+        }
+        let queue: *const u8 = self.read(globals::task_group_queue());
+        // SAFETY: the verifier knows that this is a queue, and what lies there; a fault gives
+        // zeros.
+        let [since, ended] = unsafe {
+            let at = queue.add(globals::queue_throttled() as usize).cast::<u64>();
+            [at.read(), at.add(1).read()]
+        };
+        let address = queue.addr() as u64;
+        let throttled_ns = if since == 0 { Some(ended) } else { GroupQueue(address).throttled_ns() };
+        throttled_ns.map_or((0, 0), |throttled_ns| (address, throttled_ns))
+    }
+
+    /// Returns the time of the scheduler's clock of the CPU on which it runs or ran last, ns, as
+    /// the last event of the scheduler there left it. `None` where the kernel has none that can be
+    /// read.
+    #[inline(always)]
+    pub fn cpu_clock(self) -> Option<u64> {
+        if globals::task_group_queue() == 0 {
+            return None;
+        }
+        let queue: *const u8 = self.read(globals::task_group_queue());
+        // SAFETY: the verifier knows that these are a queue and its CPU's, and what lies there.
+        unsafe {
+            let cpu = queue.add(globals::queue_cpu() as usize).cast::<*const u8>().read();
+            Some(cpu.add(globals::cpu_clock() as usize).cast::<u64>().read())
+        }
+    }
+
+    #[inline(always)]
+    fn read<T>(self, offset: u32) -> T {
+        // SAFETY: the verifier refuses another offset than that of a field in the task.
+        unsafe { self.0.add(offset as usize).cast::<T>().read() }
+    }
 }
 
 /// The address of a `struct cfs_rq`: the threads of one control group that are to run on one CPU.

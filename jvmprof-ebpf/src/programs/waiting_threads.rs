@@ -3,7 +3,7 @@
 //! before the first switch was seen.
 
 use aya_ebpf::{
-    bindings::{BPF_NOEXIST, pt_regs},
+    bindings::pt_regs,
     helpers::{bpf_get_current_task, bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_task_pt_regs},
     macros::{map, raw_tracepoint},
     maps::Array,
@@ -11,7 +11,7 @@ use aya_ebpf::{
 };
 use jvmprof_common::off_cpu::{FollowedThread, MAX_ADOPTED, WaitingThread};
 
-use super::off_cpu::FOLLOWED_THREADS;
+use super::off_cpu::followed_threads;
 use crate::task::Task;
 
 const _: () = assert!(size_of::<pt_regs>() == 21 * 8);
@@ -45,7 +45,7 @@ fn adopt_waiting(_: RawTracePointContext) -> i32 {
 fn adopt(waiting: &WaitingThread) -> Option<()> {
     let since_ns = waiting.since_ns;
     // SAFETY: the values are copied at once.
-    let known = *unsafe { FOLLOWED_THREADS.get(waiting.tid) }?;
+    let known = unsafe { *followed_threads::find(waiting.tid)? };
     let head = Task(known.task).thread_list()?;
     let mut node = next(head)?;
     for _ in 0..MAX_ADOPTED {
@@ -84,30 +84,26 @@ fn next(node: u64) -> Option<u64> {
 fn follow(task: Task, pid: u32, since_ns: u64) -> Option<()> {
     let tid = task.tid()?;
     let start_ns = task.start()?;
-    if task.is_running() || FOLLOWED_THREADS.get_ptr(tid).is_some() {
+    if task.is_running() || followed_threads::find(tid).is_some() {
         return None;
     }
-    let thread = FollowedThread {
+    followed_threads::adopt(&FollowedThread {
+        tid,
+        state: task.state()?,
         since_ns,
+        run_delay: task.run_delay(),
         start_ns,
         task: task.0,
-        run_delay: task.run_delay(),
         pid,
-        state: task.state()?,
-        last_since_ns: 0,
-        last_began_ns: 0,
-        monitor_owner: 0,
-        group_queue: 0,
-        throttled_ns: 0,
-    };
-    // One that was switched meanwhile is there already.
-    FOLLOWED_THREADS.insert(tid, thread, u64::from(BPF_NOEXIST)).ok()
+        ..FollowedThread::default()
+    });
+    Some(())
 }
 
 #[inline(always)]
 fn inspect(waiting: &mut WaitingThread) -> Option<()> {
     // SAFETY: the values are read one by one, and checked again below.
-    let thread = unsafe { FOLLOWED_THREADS.get(waiting.tid) }?;
+    let thread = unsafe { &*followed_threads::find(waiting.tid)? };
     let (task, since) = (Task(thread.task), thread.since_ns);
     waiting.since_ns = since;
     waiting.pid = thread.pid;

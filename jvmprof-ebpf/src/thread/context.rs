@@ -14,7 +14,7 @@ use crate::{
     counters::count,
     globals,
     scratch::{self, Scratch, ScratchSlot},
-    task::current_thread_pointer,
+    task::TypedTask,
     user_memory::{self, BUFFER_BYTES, BufferedUserMemory},
 };
 
@@ -65,7 +65,7 @@ extern "C" fn append_record(slot: u64) -> u64 {
     // SAFETY: `at` leaves space for [`COPY_WORDS`], far more than is written.
     let into = unsafe { scratch.words.as_mut_ptr().add(at).cast::<u8>() };
     let memory = BufferedUserMemory { buffer: into };
-    let record = match thread_local(&memory, current_thread_pointer(), &variable) {
+    let record = match thread_local(&memory, TypedTask::current().thread_pointer(), &variable) {
         None | Some(0) => return 0,
         Some(record) => Avma(record),
     };

@@ -16,6 +16,7 @@ const MAGIC: u16 = 0xeb9f;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_FWD: u32 = 7;
+const KIND_TYPEDEF: u32 = 8;
 const KIND_FUNC: u32 = 12;
 /// Anonymous structures inside structures are searched this deep.
 const MAX_NESTING: u32 = 8;
@@ -30,6 +31,8 @@ pub enum BtfError {
     NoField { structure: &'static str, field: &'static str },
     #[error("this kernel has no function {function} that a program can be attached to")]
     NoFunction { function: &'static str },
+    #[error("this kernel has no tracepoint {tracepoint} that a program can be attached to")]
+    NoTracepoint { tracepoint: &'static str },
 }
 
 /// Parsed type information.
@@ -99,22 +102,35 @@ impl Btf {
             .ok_or(BtfError::NoField { structure, field })
     }
 
-    /// Returns type information that only has this function, under its own id. Attaching to it
-    /// requires no more, and all types take five megabytes of memory.
+    /// Returns type information that only has this function: see [`Self::alone`].
     ///
     /// # Errors
     /// Returns an error if there is no such function.
     pub fn of_function(&self, function: &'static str) -> Result<Vec<u8>, BtfError> {
-        let it = self.named(function).find(|(_, at)| self.is_kind(*at, KIND_FUNC));
-        let (before, _) = it.ok_or(BtfError::NoFunction { function })?;
+        self.alone(KIND_FUNC, function).ok_or(BtfError::NoFunction { function })
+    }
+
+    /// Returns type information that only has this tracepoint: see [`Self::alone`].
+    ///
+    /// # Errors
+    /// Returns an error if there is no such tracepoint.
+    pub fn of_tracepoint(&self, tracepoint: &'static str) -> Result<Vec<u8>, BtfError> {
+        let name = format!("btf_trace_{tracepoint}");
+        self.alone(KIND_TYPEDEF, &name).ok_or(BtfError::NoTracepoint { tracepoint })
+    }
+
+    /// Returns type information that only has this type, under its own id. Attaching to it requires
+    /// no more, and all types take five megabytes of memory.
+    fn alone(&self, kind: u32, name: &str) -> Option<Vec<u8>> {
+        let (before, _) = self.named(name).find(|(_, at)| self.is_kind(*at, kind))?;
         let record = |name: u32, kind: u32| [name, kind << 24, 0];
-        let types = std::iter::repeat_n(record(0, KIND_FWD), before).chain([record(1, KIND_FUNC)]);
-        let names = [b"\0", function.as_bytes(), b"\0"].concat();
+        let types = std::iter::repeat_n(record(0, KIND_FWD), before).chain([record(1, kind)]);
+        let names = [b"\0", name.as_bytes(), b"\0"].concat();
         let (types_length, names_length) = (12 * (before as u32 + 1), names.len() as u32);
         // Magic, version 1, no flags; the header's length; offset and length of types and strings.
         let header = [u32::from(MAGIC) | 1 << 16, 24, 0, types_length, types_length, names_length];
         let words = header.into_iter().chain(types.flatten());
-        Ok(words.flat_map(u32::to_le_bytes).chain(names).collect())
+        Some(words.flat_map(u32::to_le_bytes).chain(names).collect())
     }
 
     /// Returns the types of this name: index and offset of the record.
@@ -210,15 +226,23 @@ mod tests {
     }
 
     #[test]
-    fn a_function_alone_keeps_the_id_that_it_has_among_all_types() {
+    fn a_type_alone_keeps_the_id_that_it_has_among_all_types() {
         let btf = Btf::of_running_kernel().expect("the tests need a kernel with BTF");
-        let alone = btf.of_function("perf_event_mmap").expect("the kernel has it");
-        let alone = Btf::parse(alone).expect("what was written can be read");
-        let name = Some(b"perf_event_mmap".as_slice());
-        let id =
-            |btf: &Btf| btf.types.iter().position(|at| btf.is_kind(*at, KIND_FUNC) && btf.name(*at) == name);
-        assert_eq!(id(&alone), id(&btf));
+        let id = |btf: &Btf, kind, name: &str| {
+            let is_it = |at: &u32| btf.is_kind(*at, kind) && btf.name(*at) == Some(name.as_bytes());
+            btf.types.iter().position(is_it)
+        };
+        let function = btf.of_function("perf_event_mmap").expect("the kernel has it");
+        let tracepoint = btf.of_tracepoint("sched_switch").expect("the kernel has it");
+        for (alone, kind, name) in
+            [(function, KIND_FUNC, "perf_event_mmap"), (tracepoint, KIND_TYPEDEF, "btf_trace_sched_switch")]
+        {
+            let alone = Btf::parse(alone).expect("what was written can be read");
+            assert!(id(&alone, kind, name).is_some());
+            assert_eq!(id(&btf, kind, name), id(&alone, kind, name));
+        }
         assert!(matches!(btf.of_function("no_such_function"), Err(BtfError::NoFunction { .. })));
+        assert!(matches!(btf.of_tracepoint("no_such_event"), Err(BtfError::NoTracepoint { .. })));
     }
 
     #[test]

@@ -24,6 +24,9 @@ const SCRATCH: &str = "SCRATCH";
 pub(super) const NEW_MAPPING: &str = "new_mapping";
 /// The kernel's function that [`NEW_MAPPING`] is attached to.
 pub(super) const MAPPED: &str = "perf_event_mmap";
+pub(super) const WAIT_BEGIN: &str = "wait_begin";
+/// The kernel's tracepoint that [`WAIT_BEGIN`] is attached to.
+pub(super) const SWITCH: &str = "sched_switch";
 pub(super) const RING: &str = "SAMPLES";
 
 /// Creates the maps and sets the globals. No program is loaded yet.
@@ -42,7 +45,7 @@ pub(super) fn load(
     let run_delay = sched_info.and_then(|at| Ok(at + btf.offset_of("sched_info", "run_delay")?));
     // Without it waits on run queues are a part of what came before.
     let task_run_delay = run_delay.unwrap_or(0);
-    let quota = quota_offsets(btf).ok().flatten().unwrap_or_default();
+    let queues = QueueOffsets::of(btf).unwrap_or_default();
     let task_on_cpu = btf.offset_of("task_struct", "on_cpu")?;
     let task_state = btf.offset_of("task_struct", "__state")?;
     let task_signal = btf.offset_of("task_struct", "signal")?;
@@ -59,6 +62,7 @@ pub(super) fn load(
     let filter = u32::from(options.pids.is_some());
     let wakeup_bytes = options.ring_bytes / 4;
     let thread_context = u32::from(options.thread_context);
+    let followed_mask = off_cpu_maps::slots(options.off_cpu) - 1;
     let monitor_owners = u32::from(options.monitor_owners);
     let log = u32::from(options.kernel_log);
     let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
@@ -89,10 +93,11 @@ pub(super) fn load(
         .override_global(globals::SIGNAL_THREAD_HEAD, &signal_thread_head, true)
         .override_global(globals::TASK_STACK, &task_stack, true)
         .override_global(globals::TASK_RUN_DELAY, &task_run_delay, true)
-        .override_global(globals::TASK_GROUP_QUEUE, &quota.task_queue, true)
-        .override_global(globals::QUEUE_THROTTLED, &quota.throttled, true)
-        .override_global(globals::QUEUE_CPU, &quota.queue_cpu, true)
-        .override_global(globals::CPU_CLOCK, &quota.cpu_clock, true)
+        .override_global(globals::TASK_GROUP_QUEUE, &queues.of_task, true)
+        .override_global(globals::QUEUE_THROTTLED, &queues.throttled, true)
+        .override_global(globals::QUEUE_CPU, &queues.cpu, true)
+        .override_global(globals::CPU_CLOCK, &queues.cpu_clock, true)
+        .override_global(globals::FOLLOWED_MASK, &followed_mask, true)
         .override_global(globals::TASK_COMM, &task_comm, true)
         .override_global(globals::VMA_START, &vma_start, true)
         .override_global(globals::VMA_END, &vma_end, true)
@@ -141,27 +146,36 @@ pub(super) fn mapped_function(btf: &Btf) -> Result<aya::Btf, SamplerError> {
     parsed.map_err(|error| program_error(NEW_MAPPING)(error.into()))
 }
 
-/// Where the kernel says for how long control groups were out of CPU quota.
+/// Returns the type information of the tracepoint that [`WAIT_BEGIN`] is attached to, for aya.
+pub(super) fn switch_tracepoint(btf: &Btf) -> Result<aya::Btf, SamplerError> {
+    let tracepoint = btf.of_tracepoint(SWITCH)?;
+    let parsed = aya::Btf::parse(&tracepoint, aya::Endianness::Little);
+    parsed.map_err(|error| program_error(WAIT_BEGIN)(error.into()))
+}
+
+/// Where the kernel has the run queues of control groups, and of CPUs; zeros: it has none.
 #[derive(Clone, Copy, Debug, Default)]
-struct QuotaOffsets {
-    task_queue: u32,
+struct QueueOffsets {
+    of_task: u32,
+    /// 0 where the kernel doesn't say for how long a control group was out of CPU quota: before
+    /// 6.6, without `CONFIG_CFS_BANDWIDTH`, and where the two numbers aren't neighbours.
     throttled: u32,
-    queue_cpu: u32,
+    cpu: u32,
     cpu_clock: u32,
 }
 
-/// Reads these offsets; an error where the kernel doesn't say it: before 6.6, and without
-/// `CONFIG_CFS_BANDWIDTH`. `None` where the two numbers aren't neighbours.
-fn quota_offsets(btf: &Btf) -> Result<Option<QuotaOffsets>, BtfError> {
-    let throttled = btf.offset_of("cfs_rq", "throttled_clock_self")?;
-    let offsets = QuotaOffsets {
-        task_queue: btf.offset_of("task_struct", "se")? + btf.offset_of("sched_entity", "cfs_rq")?,
-        throttled,
-        queue_cpu: btf.offset_of("cfs_rq", "rq")?,
-        cpu_clock: btf.offset_of("rq", "clock")?,
-    };
-    let sum = btf.offset_of("cfs_rq", "throttled_clock_self_time")?;
-    Ok((sum == throttled + 8).then_some(offsets))
+impl QueueOffsets {
+    /// Reads these offsets; an error without `CONFIG_FAIR_GROUP_SCHED`.
+    fn of(btf: &Btf) -> Result<Self, BtfError> {
+        let throttled = btf.offset_of("cfs_rq", "throttled_clock_self").unwrap_or(0);
+        let sum = btf.offset_of("cfs_rq", "throttled_clock_self_time").unwrap_or(0);
+        Ok(Self {
+            of_task: btf.offset_of("task_struct", "se")? + btf.offset_of("sched_entity", "cfs_rq")?,
+            throttled: if sum == throttled + 8 { throttled } else { 0 },
+            cpu: btf.offset_of("cfs_rq", "rq")?,
+            cpu_clock: btf.offset_of("rq", "clock")?,
+        })
+    }
 }
 
 #[cfg(test)]

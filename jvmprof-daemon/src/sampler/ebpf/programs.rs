@@ -108,7 +108,7 @@ impl KernelPrograms {
             attach_raw_tracepoint(&mut ebpf, FORK, "sched_process_fork")?;
         }
         attach_raw_tracepoint(&mut ebpf, EXEC, "sched_process_exec")?;
-        let off_cpu = options.off_cpu.then(|| OffCpuPrograms::load(&mut ebpf)).transpose()?;
+        let off_cpu = options.off_cpu.then(|| OffCpuPrograms::load(&mut ebpf, &btf)).transpose()?;
         let attached = attach_new_mapping(&mut ebpf, &btf);
         drop(btf);
         if let Err(error) = &attached {

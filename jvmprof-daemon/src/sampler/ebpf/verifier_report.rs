@@ -8,7 +8,7 @@ use aya::{Ebpf, VerifierLogLevel};
 use serde::Serialize;
 
 use super::btf::Btf;
-use super::loader::{MAPPED, load, mapped_function};
+use super::loader::{MAPPED, SWITCH, load, mapped_function, switch_tracepoint};
 use super::object::load_kind;
 use crate::sampler::error::SamplerError;
 use crate::sampler::options::SamplerOptions;
@@ -90,6 +90,10 @@ fn load_one(ebpf: &mut Ebpf, btf: &Btf, name: &str) -> Result<(), ProgramError> 
         Some(Program::FEntry(program)) => {
             let function = mapped_function(btf).map_err(std::io::Error::other)?;
             program.load(MAPPED, &function)
+        }
+        Some(Program::BtfTracePoint(program)) => {
+            let tracepoint = switch_tracepoint(btf).map_err(std::io::Error::other)?;
+            program.load(SWITCH, &tracepoint)
         }
         Some(program) => load_kind(program),
         None => Err(ProgramError::UnexpectedProgramType),

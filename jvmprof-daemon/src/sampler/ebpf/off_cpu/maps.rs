@@ -3,43 +3,53 @@
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
 use jvmprof_common::blocker::{BLOCKER_LAYOUTS, BlockerLayout};
 use jvmprof_common::held_monitor::{WANTED_MONITORS, WantedMonitors};
-use jvmprof_common::off_cpu::{FollowedThread, OffCpuSettings, ReportedPart, WaitTotals, WaitingThread};
+use jvmprof_common::off_cpu::{
+    FOLLOWED_THREADS, FollowedThread, OVERFLOW_THREADS, OffCpuSettings, ReportedPart, WaitTotals,
+    WaitingThread,
+};
 
+use super::followed_threads::FollowedThreads;
 use super::waiting_threads::WaitingThreads;
 use crate::sampler::ebpf::object::{PodValue, impl_pod, map_error, take_map};
 use crate::sampler::error::SamplerError;
 
 const SETTINGS: &str = "OFF_CPU_SETTINGS";
 const TOTALS: &str = "WAIT_TOTALS";
-const THREADS: &str = "FOLLOWED_THREADS";
 const REPORTED: &str = "REPORTED_PARTS";
 
-/// Threads that are followed at a time, at most, and waits that are reported in parts: 8 MiB in
-/// all.
-const MAX_THREADS: u32 = 65_536;
+/// Threads that are followed at a time, at most: those that have a slot of their own, a power of
+/// two, and all others. With the waits that are reported in parts 8 MiB.
+const SLOTS: u32 = 16_384;
+const MAX_OVERFLOW_THREADS: u32 = 49_152;
 const MAX_REPORTED: u32 = 16_384;
 /// JVMs whose threads say what they wait for, at most.
 pub const MAX_BLOCKER_LAYOUTS: u32 = 8192;
 
-impl_pod!(OffCpuSettings, WaitTotals, FollowedThread, ReportedPart, BlockerLayout, WantedMonitors);
+impl_pod!(OffCpuSettings, WaitTotals, ReportedPart, BlockerLayout, WantedMonitors);
 
 /// Sizes of the maps, for the loader: of one entry each where waits, or the owners of monitors,
 /// aren't profiled.
-pub(in crate::sampler) fn sizes(waits: bool, monitor_owners: bool) -> [(&'static str, u32); 4] {
+pub(in crate::sampler) fn sizes(waits: bool, monitor_owners: bool) -> [(&'static str, u32); 5] {
     let size = |is_used, entries| if is_used { entries } else { 1 };
     [
-        (THREADS, size(waits, MAX_THREADS)),
+        (FOLLOWED_THREADS, slots(waits)),
+        (OVERFLOW_THREADS, size(waits, MAX_OVERFLOW_THREADS)),
         (REPORTED, size(waits, MAX_REPORTED)),
         (BLOCKER_LAYOUTS, size(waits, MAX_BLOCKER_LAYOUTS)),
         (WANTED_MONITORS, size(monitor_owners, MAX_BLOCKER_LAYOUTS)),
     ]
 }
 
+/// Returns the number of slots of threads.
+pub(in crate::sampler) const fn slots(waits: bool) -> u32 {
+    if waits { SLOTS } else { 1 }
+}
+
 /// The maps of waits.
 pub struct OffCpuMaps {
     settings: Array<MapData, PodValue<OffCpuSettings>>,
     totals: PerCpuArray<MapData, PodValue<WaitTotals>>,
-    threads: HashMap<MapData, u32, PodValue<FollowedThread>>,
+    threads: FollowedThreads,
     reported: HashMap<MapData, u32, PodValue<ReportedPart>>,
     blockers: HashMap<MapData, u32, PodValue<BlockerLayout>>,
     wanted: HashMap<MapData, u32, PodValue<WantedMonitors>>,
@@ -58,7 +68,7 @@ impl OffCpuMaps {
         Ok(Self {
             settings: take_map(ebpf, SETTINGS)?,
             totals: take_map(ebpf, TOTALS)?,
-            threads: take_map(ebpf, THREADS)?,
+            threads: FollowedThreads::of(ebpf, SLOTS)?,
             reported: take_map(ebpf, REPORTED)?,
             blockers: take_map(ebpf, BLOCKER_LAYOUTS)?,
             wanted: take_map(ebpf, WANTED_MONITORS)?,
@@ -126,11 +136,11 @@ impl OffCpuMaps {
 
     /// Returns the threads that are followed, by their ids.
     pub fn threads(&self) -> impl Iterator<Item = (u32, FollowedThread)> + '_ {
-        self.threads.iter().filter_map(Result::ok).map(|(tid, thread)| (tid, thread.0))
+        self.threads.iter()
     }
 
     pub fn thread(&self, tid: u32) -> Option<FollowedThread> {
-        self.threads.get(&tid, 0).ok().map(|thread| thread.0)
+        self.threads.get(tid)
     }
 
     /// Inspects a thread that is followed; `None` if it doesn't wait, or can't be inspected.

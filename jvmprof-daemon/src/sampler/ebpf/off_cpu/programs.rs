@@ -3,15 +3,14 @@
 
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
-use aya::programs::RawTracePoint;
-use aya::programs::raw_trace_point::RawTracePointLinkId;
+use aya::programs::tp_btf::BtfTracePointLinkId;
+use aya::programs::{BtfTracePoint, RawTracePoint};
 
 use super::switch_interrupts::SwitchInterrupts;
+use crate::sampler::ebpf::btf::Btf;
+use crate::sampler::ebpf::loader::{SWITCH, WAIT_BEGIN, switch_tracepoint};
 use crate::sampler::ebpf::object::{load_program, load_tail_calls, program, program_error};
 use crate::sampler::error::SamplerError;
-
-const WAIT_BEGIN: &str = "wait_begin";
-const SWITCH: &str = "sched_switch";
 
 /// Where a thread goes on whose wait is kept: in the interrupt that `wait_begin` raises. Every
 /// kernel for x86-64 has this tracepoint (arch/x86/kernel/irq_work.c).
@@ -28,12 +27,13 @@ pub(in crate::sampler) struct OffCpuPrograms {
     _targets: ProgramArray<MapData>,
     interrupts: SwitchInterrupts,
     /// At the switch, while they are attached.
-    switch: Option<RawTracePointLinkId>,
+    switch: Option<BtfTracePointLinkId>,
 }
 
 impl OffCpuPrograms {
-    pub(in crate::sampler) fn load(ebpf: &mut Ebpf) -> Result<Self, SamplerError> {
-        load_program(ebpf, WAIT_BEGIN)?;
+    pub(in crate::sampler) fn load(ebpf: &mut Ebpf, btf: &Btf) -> Result<Self, SamplerError> {
+        let begin: &mut BtfTracePoint = program(ebpf, WAIT_BEGIN)?;
+        begin.load(SWITCH, &switch_tracepoint(btf)?).map_err(program_error(WAIT_BEGIN))?;
         load_program(ebpf, WAIT_END)?;
         let targets = load_tail_calls(ebpf, PROGRAMS, TAIL_CALLED)?;
         Ok(Self { _targets: targets, interrupts: SwitchInterrupts::of(ebpf)?, switch: None })
@@ -44,8 +44,8 @@ impl OffCpuPrograms {
         self.interrupts.update_cpus(cpus)?;
         let end: &mut RawTracePoint = program(ebpf, WAIT_END)?;
         end.attach(INTERRUPT).map_err(program_error(WAIT_END))?;
-        let begin: &mut RawTracePoint = program(ebpf, WAIT_BEGIN)?;
-        self.switch = Some(begin.attach(SWITCH).map_err(program_error(WAIT_BEGIN))?);
+        let begin: &mut BtfTracePoint = program(ebpf, WAIT_BEGIN)?;
+        self.switch = Some(begin.attach().map_err(program_error(WAIT_BEGIN))?);
         Ok(())
     }
 
@@ -60,7 +60,7 @@ impl OffCpuPrograms {
     /// Ends keeping waits.
     pub(in crate::sampler) fn detach(&mut self, ebpf: &mut Ebpf) {
         let Some(link) = self.switch.take() else { return };
-        let detached = program::<&mut RawTracePoint>(ebpf, WAIT_BEGIN)
+        let detached = program::<&mut BtfTracePoint>(ebpf, WAIT_BEGIN)
             .and_then(|program| program.detach(link).map_err(program_error(WAIT_BEGIN)));
         if let Err(error) = detached {
             tracing::warn!(%error, "the switch's program can't be detached");

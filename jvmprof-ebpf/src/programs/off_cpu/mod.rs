@@ -4,16 +4,19 @@
 //! `wait_begin` raises an interrupt, which is taken as soon as the switch enables interrupts, and
 //! `wait_end` runs there: a switch whose waits aren't kept runs no second program.
 
+pub(super) mod followed_threads;
+mod switch_clock;
+
 use aya_ebpf::{
     EbpfContext,
     bindings::pt_regs,
     helpers::{
-        bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_current_task_btf, bpf_get_prandom_u32,
-        bpf_get_stack, bpf_ktime_get_ns, bpf_task_pt_regs,
+        bpf_get_current_task, bpf_get_current_task_btf, bpf_get_prandom_u32, bpf_get_stack, bpf_ktime_get_ns,
+        bpf_task_pt_regs,
     },
-    macros::{map, raw_tracepoint},
+    macros::{btf_tracepoint, map, raw_tracepoint},
     maps::{Array, HashMap, PerCpuArray, PerfEventArray},
-    programs::RawTracePointContext,
+    programs::{BtfTracePointContext, RawTracePointContext},
 };
 use jvmprof_common::{
     abi::{Counter, Event, FLAG_KERNEL_MODE, FLAG_OFF_CPU, MAX_KERNEL_FRAMES, SAMPLE_WORDS, Stop},
@@ -31,7 +34,7 @@ use crate::{
     emit, process_filter,
     program_kind::ProgramKind,
     scratch::{self, Scratch, ScratchSlot},
-    task::{Task, current_group_queue, current_run_delay},
+    task::{Task, TypedTask},
     thread::blocker,
 };
 
@@ -39,9 +42,7 @@ use crate::{
 static OFF_CPU_SETTINGS: Array<OffCpuSettings> = Array::with_max_entries(1, 0);
 #[map]
 static WAIT_TOTALS: PerCpuArray<WaitTotals> = PerCpuArray::with_max_entries(1, 0);
-/// The daemon sets the sizes of these.
-#[map]
-pub static FOLLOWED_THREADS: HashMap<u32, FollowedThread> = HashMap::with_max_entries(1, 0);
+/// The daemon sets its size.
 #[map]
 static REPORTED_PARTS: HashMap<u32, ReportedPart> = HashMap::with_max_entries(1, 0);
 /// What `wait_begin` leaves for the program after the switch.
@@ -80,66 +81,59 @@ struct KeptWait {
 
 /// `sched_switch(preempt, previous, next, state of the previous)`: since Linux 5.18, of which this
 /// has the order of its arguments. The current thread is still the previous one.
-#[raw_tracepoint(tracepoint = "sched_switch")]
-fn wait_begin(ctx: RawTracePointContext) -> i32 {
-    let thread = bpf_get_current_pid_tgid();
-    let (tid, tgid) = (thread as u32, (thread >> 32) as u32);
-    let next_tid = Task(ctx.arg::<u64>(2)).tid().unwrap_or(0);
-    let state = ctx.arg::<u64>(3) as u32 | if ctx.arg::<u64>(0) & 1 != 0 { PREEMPTED } else { 0 };
+#[btf_tracepoint(function = "sched_switch")]
+fn wait_begin(ctx: BtfTracePointContext) -> i32 {
+    let previous = TypedTask::of_argument(ctx.arg(1));
+    let next = TypedTask::of_argument(ctx.arg(2));
+    let (tid, next_tid) = (previous.tid(), next.tid());
+    let now = switch_clock::now(previous);
     // Thread 0 of each CPU is its idle loop.
-    let left = if tid != 0 { FOLLOWED_THREADS.get_ptr_mut(tid) } else { None };
-    let came = if next_tid != 0 { FOLLOWED_THREADS.get_ptr_mut(next_tid) } else { None };
-    // SAFETY: helper without arguments.
-    let now = unsafe { bpf_ktime_get_ns() };
-    if let Some(came) = came {
+    if next_tid != 0
+        && let Some(came) = followed_threads::find(next_tid)
         // SAFETY: only the thread's own switches touch it, and this is one.
-        if end_wait(next_tid, unsafe { &mut *came }, now) {
-            SWITCH_INTERRUPTS.output(&ctx, now, 0);
-        }
+        && end_wait(unsafe { &mut *came }, now)
+    {
+        SWITCH_INTERRUPTS.output(&ctx, now, 0);
     }
     if tid == 0 {
         return 0;
     }
-    let previous = Task(ctx.arg::<u64>(1));
+    let state = ctx.arg::<u64>(3) as u32 | if ctx.arg::<u64>(0) & 1 != 0 { PREEMPTED } else { 0 };
     if state & TASK_DEAD != 0 {
-        if left.is_some() {
-            let _ = FOLLOWED_THREADS.remove(tid);
-        }
-    } else if let Some(left) = left {
+        followed_threads::remove(tid);
+    } else if let Some(left) = followed_threads::find(tid) {
         // SAFETY: as above.
         let left = unsafe { &mut *left };
         left.state = state;
-        left.run_delay = current_run_delay();
-        left.monitor_owner = if is_runnable(state) { 0 } else { blocker::owner_for_current(tgid) };
+        left.run_delay = previous.run_delay();
+        left.monitor_owner = if is_runnable(state) { 0 } else { blocker::owner_for_current(previous.tgid()) };
         (left.group_queue, left.throttled_ns) =
-            if is_runnable(state) { current_group_queue() } else { (0, 0) };
+            if is_runnable(state) { previous.group_queue() } else { (0, 0) };
         left.since_ns = now;
     } else {
-        follow(previous, tid, tgid, state, now);
+        follow(previous, state, now);
     }
     0
 }
 
 /// Begins to follow a thread.
 #[inline(always)]
-fn follow(task: Task, tid: u32, pid: u32, state: u32, now: u64) {
-    if !process_filter::is_profiled(pid) || task.is_kernel_thread() {
+fn follow(task: TypedTask, state: u32, now: u64) {
+    let (pid, untyped) = (task.tgid(), task.untyped());
+    if !process_filter::is_profiled(pid) || untyped.is_kernel_thread() {
         return;
     }
     let thread = FollowedThread {
-        since_ns: now,
-        start_ns: task.start().unwrap_or(0),
-        task: task.0,
-        run_delay: task.run_delay(),
-        pid,
+        tid: task.tid(),
         state,
-        last_since_ns: 0,
-        last_began_ns: 0,
-        monitor_owner: 0,
-        group_queue: 0,
-        throttled_ns: 0,
+        since_ns: now,
+        run_delay: task.run_delay(),
+        start_ns: untyped.start().unwrap_or(0),
+        task: untyped.0,
+        pid,
+        ..FollowedThread::default()
     };
-    if FOLLOWED_THREADS.insert(tid, thread, 0).is_err()
+    if !followed_threads::insert(&thread)
         && let Some(totals) = totals()
     {
         totals.unfollowed_switches += 1;
@@ -154,7 +148,7 @@ fn totals<'a>() -> Option<&'a mut WaitTotals> {
 
 /// Ends the wait of a thread that goes on now. Returns true if it is kept, which chance decides.
 #[inline(always)]
-fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) -> bool {
+fn end_wait(thread: &mut FollowedThread, now: u64) -> bool {
     let since = thread.since_ns;
     if since == 0 {
         return false;
@@ -172,7 +166,7 @@ fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) -> bool {
     let mut began = since;
     // SAFETY: the value is copied at once; the daemon replaces it as a whole.
     if waited >= LEAST_REPORTED_NS
-        && let Some(reported) = unsafe { REPORTED_PARTS.get(tid) }
+        && let Some(reported) = unsafe { REPORTED_PARTS.get(thread.tid) }
         && reported.since_ns == since
     {
         began = reported.until_ns;
@@ -191,7 +185,7 @@ fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) -> bool {
         totals.lost_waits += 1;
     }
     let wait = KeptWait {
-        tid,
+        tid: thread.tid,
         state: thread.state,
         ended_ns: now,
         waited_ns: waited,
@@ -231,7 +225,7 @@ fn keep<C: ProgramKind>(ctx: &C, wait: &KeptWait) {
     let is_late = unsafe { bpf_ktime_get_ns() }.saturating_sub(wait.ended_ns) > MAX_SWITCH_NS;
     // A thread that never left has its id from one whose end wasn't seen.
     if is_late || ctx.pid() != wait.tid || task.start() != Some(wait.start_ns) {
-        let _ = FOLLOWED_THREADS.remove(wait.tid);
+        followed_threads::remove(wait.tid);
         if let Some(totals) = totals() {
             totals.lost_waits += 1;
         }
