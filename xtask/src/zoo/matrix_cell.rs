@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::expected_stacks::{Expectations, Fit};
 use super::modes::Mode;
 use super::profile::{self, Code, Stack};
+use super::recorder::RecordedEvent;
 use super::stack_check::{Checker, StackError, Wrong};
 
 /// Maximum number of examples of each kind in a report.
@@ -58,8 +59,8 @@ pub(super) struct MatrixCell {
     pub(super) wrong_roots: u64,
     /// Stacks of allocations whose youngest method can't allocate.
     pub(super) wrong_allocations: u64,
-    /// True if the stacks are those of allocations: each counts once, whatever it stands for.
-    pub(super) is_of_allocations: bool,
+    /// Each stack of another event than CPU time counts once, whatever it stands for.
+    pub(super) event: RecordedEvent,
     /// Stacks that differ from their expected chain.
     pub(super) wrong_chains: u64,
     /// Stacks that differ only in what is inlined at the running instruction.
@@ -120,7 +121,7 @@ impl MatrixCell {
     /// It can't be read.
     pub(super) fn check(&mut self, checker: &Checker, expected: &Expectations) -> anyhow::Result<()> {
         let mut stacks = profile::read(&self.profile)?;
-        if self.is_of_allocations {
+        if self.event != RecordedEvent::Cpu {
             stacks.iter_mut().for_each(|stack| stack.count = 1);
         }
         self.check_stacks(&stacks, checker, expected);
@@ -133,7 +134,7 @@ impl MatrixCell {
             self.check_stack(stack, checker, expected);
         }
         let has_time_shares =
-            !self.is_of_allocations && Mode::named(&self.mode).is_none_or(Mode::has_time_shares);
+            self.event == RecordedEvent::Cpu && Mode::named(&self.mode).is_none_or(Mode::has_time_shares);
         for share in expected.shares(stacks) {
             let is_wrong = !share.is_right && has_time_shares;
             self.wrong_shares += u64::from(is_wrong);
@@ -175,7 +176,7 @@ impl MatrixCell {
 
     fn check_stack(&mut self, stack: &Stack, checker: &Checker, expected: &Expectations) {
         let mut report = checker.check(stack);
-        if self.is_of_allocations {
+        if self.event == RecordedEvent::Alloc {
             report.findings.extend(checker.check_allocation(stack));
         }
         self.frames += report.java_frames * stack.count;

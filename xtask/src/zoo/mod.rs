@@ -31,7 +31,7 @@ use self::expected_stacks::Expectations;
 use self::matrix_cell::MatrixCell;
 use self::modes::{MODES, Mode};
 use self::programs::{Compiled, PROGRAMS};
-use self::recorder::Recorder;
+use self::recorder::{RecordedEvent, Recorder};
 pub(crate) use self::required_jdks::{Jdk, JdkRequest};
 use self::stack_check::Checker;
 use crate::files;
@@ -73,9 +73,9 @@ pub(crate) struct ZooArgs {
     /// instruction
     #[arg(long)]
     attach: bool,
-    /// Record allocations instead of CPU time
-    #[arg(long)]
-    allocations: bool,
+    /// What to record: CPU time, allocations, or waits off the CPU
+    #[arg(short, long, value_enum, default_value_t, value_name = "EVENT")]
+    event: RecordedEvent,
     /// The program under test [default: built from this checkout]
     #[arg(long, value_name = "FILE")]
     jvmprof: Option<PathBuf>,
@@ -121,12 +121,8 @@ pub(crate) fn main(args: &ZooArgs) -> anyhow::Result<ExitCode> {
     }
     let plan = Plan { modes: modes_named(&args.mode)?, programs: programs_named(&args.program)? };
     let jvmprof = args.jvmprof.clone().map_or_else(build::release, Ok)?;
-    let recorder = Recorder {
-        jvmprof: &jvmprof,
-        frequency: args.frequency,
-        allocations: args.allocations,
-        attach: args.attach,
-    };
+    let recorder =
+        Recorder { jvmprof: &jvmprof, frequency: args.frequency, event: args.event, attach: args.attach };
     let mut cells = Vec::new();
     eprintln!("{}", summary::header());
     for jdk in &jdks {
@@ -152,10 +148,12 @@ pub(crate) fn smoke(
         let jdk = format!("{}={}", jdk.feature, jdk.home.display());
         let wanted: JdkRequest = jdk.parse().map_err(anyhow::Error::msg)?;
         let jdk = wanted.ensure()?;
-        let recorder = Recorder { jvmprof, frequency: 499, allocations: false, attach: false };
+        let recorder = Recorder { jvmprof, frequency: 499, event: RecordedEvent::Cpu, attach: false };
         zoo.visit(&jdk, &plan, recorder, 3.0, &mut cells)?;
         let plan = Plan { modes: modes_named(&modes[..1])?, programs: programs_named(&programs[2..])? };
-        zoo.visit(&jdk, &plan, Recorder { allocations: true, ..recorder }, 3.0, &mut cells)?;
+        for event in [RecordedEvent::Alloc, RecordedEvent::Offcpu] {
+            zoo.visit(&jdk, &plan, Recorder { event, ..recorder }, 3.0, &mut cells)?;
+        }
     }
     summary::print(&cells);
     let wrong: Vec<String> = cells.iter().filter_map(MatrixCell::error_text).collect();
@@ -267,11 +265,11 @@ impl Zoo {
             jdk_version: jdk.version.clone(),
             mode: mode.name.to_owned(),
             program: programs.to_owned(),
-            least: match recorder.allocations {
-                true => 1,
-                false => (f64::from(recorder.frequency) * seconds * LEAST) as u64,
+            least: match recorder.event {
+                RecordedEvent::Cpu => (f64::from(recorder.frequency) * seconds * LEAST) as u64,
+                RecordedEvent::Alloc | RecordedEvent::Offcpu => 1,
             },
-            is_of_allocations: recorder.allocations,
+            event: recorder.event,
             profile: folder.join(format!("{}-{}-{programs}.pb.gz", jdk.feature, mode.name)),
             ..MatrixCell::default()
         };

@@ -23,17 +23,33 @@ struct RecordedLosses {
     losses: BTreeMap<String, u64>,
 }
 
-/// Options for the stacks of many allocations, without their classes.
-const ALLOCATIONS: [&str; 8] =
-    ["--event", "alloc", "--alloc-class", "off", "--alloc-interval", "16KiB", "--alloc-max-events", "10000"];
+/// What a recording is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RecordedEvent {
+    #[default]
+    Cpu,
+    Alloc,
+    Offcpu,
+}
+
+impl RecordedEvent {
+    /// Returns the options for many of its stacks, without classes of objects.
+    fn options(self) -> &'static str {
+        match self {
+            Self::Cpu => "--event cpu",
+            Self::Alloc => "--event alloc --alloc-class off --alloc-interval 16KiB --alloc-max-events 10000",
+            Self::Offcpu => "--event offcpu --offcpu-min 0s --offcpu-interval 1us --offcpu-max-events 10000",
+        }
+    }
+}
 
 /// Options of a recording.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorder<'a> {
     pub(super) jvmprof: &'a Path,
     pub(super) frequency: u32,
-    /// True if allocations are recorded instead of CPU time.
-    pub(super) allocations: bool,
+    pub(super) event: RecordedEvent,
     /// True for a recording by the pid of a running program, false for one from the program's first
     /// instruction on.
     pub(super) attach: bool,
@@ -105,10 +121,8 @@ impl Recorder<'_> {
         let mut record = Command::new(self.jvmprof);
         record
             .args(["record", "--json", "--frequency", &self.frequency.to_string(), "--output"])
-            .arg(profile);
-        if self.allocations {
-            record.args(ALLOCATIONS);
-        }
+            .arg(profile)
+            .args(self.event.options().split(' '));
         record
     }
 }
