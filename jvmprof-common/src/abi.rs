@@ -351,6 +351,8 @@ pub mod globals {
     pub const QUEUE_CPU: &str = "QUEUE_CPU";
     /// `u32`: offset of `rq.clock`.
     pub const CPU_CLOCK: &str = "CPU_CLOCK";
+    /// `u32`: 1 if `rq.clock` counts nanoseconds alike on all CPUs.
+    pub const SWITCH_CLOCK: &str = "SWITCH_CLOCK";
     /// `u32`: slots of [`crate::off_cpu::FOLLOWED_THREADS`], less one.
     pub const FOLLOWED_MASK: &str = "FOLLOWED_MASK";
     /// `u32`: offset of `task_struct.comm`.

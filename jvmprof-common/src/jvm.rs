@@ -4,6 +4,7 @@
 
 use crate::address::Avma;
 use crate::unwind::memory::Memory;
+use crate::unwind::verifier::is_less;
 
 /// Code heaps of one JVM, at most: non-nmethods, profiled, non-profiled (openjdk
 /// src/hotspot/share/code/codeCache.cpp), and the hot code heap that later versions may add.
@@ -268,7 +269,7 @@ impl Jvm {
     /// Returns true for an address within the memory of the code cache.
     #[inline(always)]
     pub const fn in_code_cache(&self, address: Avma) -> bool {
-        address.0 >= self.code_start && address.0 < self.code_end
+        is_less(address.0.wrapping_sub(self.code_start), self.code_end.wrapping_sub(self.code_start))
     }
 
     /// Returns true for a return address of the interpreter: the call is before it.

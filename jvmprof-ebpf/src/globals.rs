@@ -34,6 +34,7 @@ global!(TASK_GROUP_QUEUE, task_group_queue);
 global!(QUEUE_THROTTLED, queue_throttled);
 global!(QUEUE_CPU, queue_cpu);
 global!(CPU_CLOCK, cpu_clock);
+global!(SWITCH_CLOCK, switch_clock);
 global!(FOLLOWED_MASK, followed_mask);
 global!(TASK_COMM, task_comm);
 global!(VMA_START, vma_start);

@@ -52,23 +52,46 @@ pub extern "C" fn append_memory(slot: u64, mut address: u64, bytes: u64) -> u64 
     };
     let mut left = bytes;
     let begin = scratch.used;
-    let mut readable = begin;
+    scratch.readable = begin;
     // The pages of the longest tail, and one more each where the first and the last one aren't
     // copied as a whole.
-    for _ in 0..MAX_TAIL_WORDS / COPY_WORDS + 2 {
-        let copied = append_page(slot.to_argument(), address, left);
-        let bytes = copied & !IS_READABLE;
+    for _ in 0..(MAX_TAIL_WORDS / COPY_WORDS + 2).div_ceil(PAGES_AT_ONCE) {
+        let bytes = append_pages(slot.to_argument(), address, left);
         if bytes == 0 {
             break;
-        }
-        if copied & IS_READABLE != 0 {
-            readable = scratch.used;
         }
         address += bytes;
         left -= bytes;
     }
-    scratch.used = readable;
-    readable.wrapping_sub(begin)
+    scratch.used = scratch.readable;
+    scratch.readable.wrapping_sub(begin)
+}
+
+/// Pages that [`append_pages`] copies: the verifier walks as many, and not those of a whole tail.
+const PAGES_AT_ONCE: usize = 8;
+
+/// Appends a few pages, notes in [`Scratch::readable`](scratch::Scratch::readable) how far they
+/// could be read, and returns how many bytes these are.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn append_pages(slot: u64, address: u64, left: u64) -> u64 {
+    let slot = ScratchSlot::from_argument(slot);
+    let Some(scratch) = scratch::get(slot) else {
+        return 0;
+    };
+    let mut copied = 0;
+    for _ in 0..PAGES_AT_ONCE {
+        let page = append_page(slot.to_argument(), address + copied, left - copied);
+        let bytes = page & !IS_READABLE;
+        if bytes == 0 {
+            break;
+        }
+        if page & IS_READABLE != 0 {
+            scratch.readable = scratch.used;
+        }
+        copied += bytes;
+    }
+    copied
 }
 
 /// Appends memory up to the end of its page to [`Scratch::words`](scratch::Scratch::words), and

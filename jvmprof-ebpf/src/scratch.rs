@@ -174,6 +174,8 @@ pub struct Scratch {
     pub slot: ScratchSlot,
     /// Words of the sample so far: kernel frames, then user frames, then what is copied.
     pub used: u64,
+    /// Words of the sample up to the last page that could be read, while memory is copied.
+    pub readable: u64,
     /// User frames of the sample so far.
     pub frames: u64,
     /// The current frame.

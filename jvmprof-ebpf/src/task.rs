@@ -191,19 +191,21 @@ impl TypedTask {
         throttled_ns.map_or((0, 0), |throttled_ns| (address, throttled_ns))
     }
 
-    /// Returns the time of the scheduler's clock of the CPU on which it runs or ran last, ns, as
-    /// the last event of the scheduler there left it. `None` where the kernel has none that can be
-    /// read.
+    /// Returns its start time, as [`Task::start`] does.
     #[inline(always)]
-    pub fn cpu_clock(self) -> Option<u64> {
-        if globals::task_group_queue() == 0 {
-            return None;
-        }
+    pub fn start(self) -> u64 {
+        self.read(globals::task_start_boottime())
+    }
+
+    /// Returns the scheduler's clock (`rq->clock`) of the CPU on which it runs or ran last, ns, as
+    /// it was read there last. Only where [`globals::switch_clock`] says that it is there.
+    #[inline(always)]
+    pub fn last_cpu_clock(self) -> u64 {
         let queue: *const u8 = self.read(globals::task_group_queue());
         // SAFETY: the verifier knows that these are a queue and its CPU's, and what lies there.
         unsafe {
             let cpu = queue.add(globals::queue_cpu() as usize).cast::<*const u8>().read();
-            Some(cpu.add(globals::cpu_clock() as usize).cast::<u64>().read())
+            cpu.add(globals::cpu_clock() as usize).cast::<u64>().read()
         }
     }
 

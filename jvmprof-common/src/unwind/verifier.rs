@@ -46,6 +46,15 @@ pub fn bounded<const MAX: usize>(bytes: usize) -> usize {
     (black_box(bytes).wrapping_sub(1) & (MAX - 1)) + 1
 }
 
+/// Returns true if `left` is less than `right`, by arithmetic: the instruction set has no other
+/// comparison than a branch, at each of which the verifier goes both ways.
+#[inline(always)]
+pub const fn is_less(left: u64, right: u64) -> bool {
+    // The borrow of the subtraction.
+    let borrow = (!left & right) | ((!left | right) & left.wrapping_sub(right));
+    borrow >> 63 != 0
+}
+
 /// A value that fits a register: global functions take and return nothing else.
 pub trait Scalar: Copy {
     fn to_scalar(self) -> u64;
@@ -77,4 +86,19 @@ scalars! {
     bool: value => u64::from(value), scalar => scalar != 0;
     Avma: value => value.0, scalar => Self(scalar);
     StackAddress: value => value.0, scalar => Self(scalar);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_comparison_by_arithmetic_is_that_of_unsigned_numbers() {
+        let values = [0, 1, 2, 0x7fff_ffff, 1 << 63, (1 << 63) - 1, (1 << 63) + 1, u64::MAX - 1, u64::MAX];
+        for left in values {
+            for right in values {
+                assert_eq!(is_less(left, right), left < right, "{left:#x} {right:#x}");
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Looking the current frame up in the [`UnwindCache`](super::unwind_cache::UnwindCache), and
 //! inserting it there; and of which Java code the daemon has been woken for.
 
-use aya_ebpf::{macros::map, maps::Array};
+use aya_ebpf::{helpers::generated::bpf_probe_read_kernel, macros::map, maps::Array};
 use jvmprof_common::{
     address::Avma,
     frame::{FrameWord, compiled_delta},
@@ -29,9 +29,18 @@ pub fn begin_sample(scratch: &mut Scratch) {
     let epoch = u64::from(scratch.process.epoch);
     if scratch.process.jvm != 0 && scratch.unwind_cache.jvm_epoch != epoch {
         match tables::jvm(scratch.process.jvm) {
-            Some(jvm) => (scratch.unwind_cache.jvm, scratch.unwind_cache.jvm_epoch) = (*jvm, epoch),
-            None => scratch.process.jvm = 0,
+            Some(jvm) if copy(jvm, &mut scratch.unwind_cache.jvm) => scratch.unwind_cache.jvm_epoch = epoch,
+            _ => scratch.process.jvm = 0,
         }
+    }
+}
+
+/// Copies an entry by a helper: the compiler would do it byte by byte. Returns false if it failed.
+#[inline(always)]
+fn copy(from: &Jvm, to: &mut Jvm) -> bool {
+    // SAFETY: both have this size; the helper reads any kernel address without faulting.
+    unsafe {
+        bpf_probe_read_kernel((&raw mut *to).cast(), size_of::<Jvm>() as u32, (&raw const *from).cast()) == 0
     }
 }
 

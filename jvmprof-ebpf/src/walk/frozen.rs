@@ -206,13 +206,31 @@ const YOUNGEST: usize = 64;
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn find_on_stack(slot: u64, first: u64, second: u64) -> u64 {
+    let mut from = 0;
+    while from < YOUNGEST as u64 {
+        let found = find_among(slot, from, first, second);
+        if found != 0 {
+            return found;
+        }
+        from += AMONG as u64;
+    }
+    0
+}
+
+/// Words that [`find_among`] compares: the verifier walks as many, and not [`YOUNGEST`].
+const AMONG: usize = 8;
+
+/// Does what [`find_on_stack`] does, for a few words from this one on.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_among(slot: u64, from: u64, first: u64, second: u64) -> u64 {
     let Some(scratch) = scratch::get(ScratchSlot::from_argument(slot)) else {
         return 1;
     };
-    let begin = scratch.header.head_words as usize;
+    let begin = u64::from(scratch.header.head_words).wrapping_add(from);
     let used = scratch.used as usize;
-    for index in 0..YOUNGEST {
-        let at = scratch.barrier_var.opaque((begin + index) as u64) as usize;
+    for index in 0..AMONG {
+        let at = scratch.barrier_var.opaque(begin.wrapping_add(index as u64)) as usize;
         if at + 1 < used
             && scratch.words[at & (SAMPLE_WORDS - 1)] == first
             && scratch.words[(at + 1) & (SAMPLE_WORDS - 1)] == second

@@ -131,6 +131,8 @@ fn flags(linker: &Path, library: &Path) -> anyhow::Result<OsString> {
     flags.push(linker_flag);
     // Callbacks of bpf_loop need BTF's func_info, which the linker makes from debug info.
     flags.extend(["-Clink-arg=--btf", "-Cdebuginfo=2", "-Cpanic=abort"].map(OsString::from));
+    // Otherwise memmove and memset are loops over bytes, whatever their lengths.
+    flags.push("-Clink-arg=--disable-expand-memcpy-in-order".into());
     for (from, to) in remapped(library)? {
         let mut flag = OsString::from("--remap-path-prefix=");
         flag.push(from);

@@ -36,6 +36,9 @@ macro_rules! hotspot_subprograms {
                 /// Returns how far the loaded code has come with C1's copy of an array.
                 fn array_copy_state() -> ArrayCopyState = c1_pushed_words::array_copy_state,
                     else ArrayCopyState::UNKNOWN;
+                /// Returns true if there is an instruction in the loaded code that only searches in
+                /// strings have.
+                fn has_pcmpestri() -> bool = string_indexof::has_pcmpestri, else false;
                 /// Returns where the instruction of the loaded code ends that saves rbp, from this
                 /// byte on.
                 fn rbp_store_end(at: usize, bytes: u64) -> u64 = prologue::rbp_store_end, else 0;

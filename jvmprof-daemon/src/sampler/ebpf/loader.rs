@@ -1,6 +1,6 @@
 //! Loading of the eBPF object: sizes of its maps, and offsets of kernel structures as globals.
 
-use std::thread;
+use std::{fs, thread};
 
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use jvmprof_common::abi::{PROBE_SLOTS, globals};
@@ -62,6 +62,7 @@ pub(super) fn load(
     let filter = u32::from(options.pids.is_some());
     let wakeup_bytes = options.ring_bytes / 4;
     let thread_context = u32::from(options.thread_context);
+    let switch_clock = u32::from(queues.of_task != 0 && has_stable_clock());
     let followed_mask = off_cpu_maps::slots(options.off_cpu) - 1;
     let monitor_owners = u32::from(options.monitor_owners);
     let log = u32::from(options.kernel_log);
@@ -97,6 +98,7 @@ pub(super) fn load(
         .override_global(globals::QUEUE_THROTTLED, &queues.throttled, true)
         .override_global(globals::QUEUE_CPU, &queues.cpu, true)
         .override_global(globals::CPU_CLOCK, &queues.cpu_clock, true)
+        .override_global(globals::SWITCH_CLOCK, &switch_clock, true)
         .override_global(globals::FOLLOWED_MASK, &followed_mask, true)
         .override_global(globals::TASK_COMM, &task_comm, true)
         .override_global(globals::VMA_START, &vma_start, true)
@@ -153,6 +155,15 @@ pub(super) fn switch_tracepoint(btf: &Btf) -> Result<aya::Btf, SamplerError> {
     parsed.map_err(|error| program_error(WAIT_BEGIN)(error.into()))
 }
 
+/// The kernel's choice of what it reads time by.
+const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+
+/// Returns true if the scheduler's clocks of all CPUs are one: by the processor's counter, which
+/// the kernel reads time by only where it is the same everywhere (kernel/sched/clock.c).
+fn has_stable_clock() -> bool {
+    fs::read_to_string(CLOCK_SOURCE).is_ok_and(|source| source.trim() == "tsc")
+}
+
 /// Where the kernel has the run queues of control groups, and of CPUs; zeros: it has none.
 #[derive(Clone, Copy, Debug, Default)]
 struct QueueOffsets {
@@ -180,8 +191,6 @@ impl QueueOffsets {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]

@@ -1,7 +1,9 @@
 //! The threads whose waits are followed: see [`FollowedThread`].
 //!
-//! A thread's slot is found without a search, twice a switch. Threads of one slot at a time are
-//! rare, as the kernel gives ids by turns; all but the first are in a hash map.
+//! A followed thread's slot is found without a search, twice a switch. Threads of one slot at a
+//! time are rare, as the kernel gives ids by turns; all but the first are in a hash map.
+
+use core::hint::black_box;
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_NOEXIST},
@@ -10,13 +12,19 @@ use aya_ebpf::{
 };
 use jvmprof_common::off_cpu::FollowedThread;
 
-use crate::globals;
+use crate::{atomic, globals};
 
 /// The daemon sets the sizes of both, and reads the slots in its own memory.
 #[map]
 static FOLLOWED_THREADS: Array<FollowedThread> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 static OVERFLOW_THREADS: HashMap<u32, FollowedThread> = HashMap::with_max_entries(1, 0);
+/// Entries of that map: mostly there are none, and a look-up costs more than this.
+#[map]
+static OVERFLOW_COUNT: Array<u64> = Array::with_max_entries(1, 0);
+/// Slots that a CPU is about to give to a thread.
+#[map]
+static CLAIMED_SLOTS: HashMap<u32, u32> = HashMap::with_max_entries(4096, 0);
 
 #[inline(always)]
 fn slot_of(tid: u32) -> Option<*mut FollowedThread> {
@@ -28,27 +36,37 @@ fn slot_of(tid: u32) -> Option<*mut FollowedThread> {
 pub fn find(tid: u32) -> Option<*mut FollowedThread> {
     let slot = slot_of(tid)?;
     // SAFETY: the slot is the map's; whose it is changes with one write.
-    if unsafe { (*slot).tid } == tid { Some(slot) } else { OVERFLOW_THREADS.get_ptr_mut(tid) }
+    if unsafe { (*slot).tid } == tid {
+        return Some(slot);
+    }
+    if OVERFLOW_COUNT.get(0).is_none_or(|count| *count == 0) {
+        return None;
+    }
+    OVERFLOW_THREADS.get_ptr_mut(tid)
 }
 
 /// Begins to follow the thread that is being switched away, which isn't followed yet. Returns false
 /// if too many are.
-///
-/// Of two threads that take a slot on two CPUs at the same time the second one has it, and the
-/// first is followed from its next switch on. A start that isn't its own ends a wait as lost.
 #[inline(always)]
 pub fn insert(thread: &FollowedThread) -> bool {
-    let Some(slot) = slot_of(thread.tid) else { return false };
-    // SAFETY: the slot is the map's. The thread's id is written last, so that who finds it finds
-    // the rest.
-    unsafe {
-        if (*slot).tid != 0 {
-            return OVERFLOW_THREADS.insert(thread.tid, thread, 0).is_ok();
-        }
-        slot.write(FollowedThread { tid: 0, ..*thread });
-        (&raw mut (*slot).tid).write_volatile(thread.tid);
+    let index = thread.tid & globals::followed_mask();
+    // Another CPU may be about to give the slot to another thread.
+    if CLAIMED_SLOTS.insert(index, thread.tid, u64::from(BPF_NOEXIST)).is_err() {
+        return insert_overflow(thread);
     }
-    true
+    let is_free = match slot_of(thread.tid) {
+        // SAFETY: the slot is the map's, and no other CPU claims it. The thread's id is written
+        // last, so that who finds it finds the rest.
+        Some(slot) if unsafe { (*slot).tid } == 0 => unsafe {
+            slot.write(FollowedThread { tid: 0, ..*thread });
+            // What was written before stays before.
+            (&raw mut (*black_box(slot)).tid).write_volatile(thread.tid);
+            true
+        },
+        _ => false,
+    };
+    let _ = CLAIMED_SLOTS.remove(index);
+    is_free || insert_overflow(thread)
 }
 
 /// Begins to follow a thread that waits, from another one: into the hash map, since its own switch
@@ -56,23 +74,49 @@ pub fn insert(thread: &FollowedThread) -> bool {
 #[inline(always)]
 pub fn adopt(thread: &FollowedThread) {
     // One that was switched meanwhile is there already.
-    let adopted = OVERFLOW_THREADS.insert(thread.tid, thread, u64::from(BPF_NOEXIST)).is_ok();
+    let adopted = insert_overflow(thread);
     // SAFETY: as above.
     if adopted && slot_of(thread.tid).is_some_and(|slot| unsafe { (*slot).tid } == thread.tid) {
-        let _ = OVERFLOW_THREADS.remove(thread.tid);
+        remove_overflow(thread.tid);
     }
 }
 
-/// Ends following a thread.
+/// Ends following a thread, the current one or one that has none.
 #[inline(always)]
 pub fn remove(tid: u32) {
-    match slot_of(tid) {
-        // SAFETY: as above. What the slot's next thread hasn't written yet is no wait.
-        Some(slot) if unsafe { (*slot).tid } == tid => unsafe {
-            (*slot).since_ns = 0;
-            (&raw mut (*slot).tid).write_volatile(0);
-        },
-        // One that isn't there needs no removal.
-        _ => drop(OVERFLOW_THREADS.remove(tid)),
+    if let Some(slot) = slot_of(tid) {
+        // SAFETY: as above. Who takes the slot next writes all of it.
+        unsafe {
+            if (*slot).tid == tid {
+                (&raw mut (*slot).tid).write_volatile(0);
+            }
+        }
+    }
+    remove_overflow(tid);
+}
+
+#[inline(always)]
+fn insert_overflow(thread: &FollowedThread) -> bool {
+    let is_new = OVERFLOW_THREADS.insert(thread.tid, thread, u64::from(BPF_NOEXIST)).is_ok();
+    if is_new {
+        count_overflow(1);
+    }
+    is_new
+}
+
+#[inline(always)]
+fn remove_overflow(tid: u32) {
+    // One that isn't there needs no removal.
+    if OVERFLOW_THREADS.remove(tid).is_ok() {
+        count_overflow(u64::MAX);
+    }
+}
+
+/// Adds to the number of entries; `u64::MAX` takes one away.
+#[inline(always)]
+fn count_overflow(change: u64) {
+    if let Some(count) = OVERFLOW_COUNT.get_ptr_mut(0) {
+        // SAFETY: the word is the map's.
+        unsafe { atomic::add(count, change) };
     }
 }

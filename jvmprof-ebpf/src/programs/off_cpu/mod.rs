@@ -86,19 +86,19 @@ fn wait_begin(ctx: BtfTracePointContext) -> i32 {
     let previous = TypedTask::of_argument(ctx.arg(1));
     let next = TypedTask::of_argument(ctx.arg(2));
     let (tid, next_tid) = (previous.tid(), next.tid());
-    let now = switch_clock::now(previous);
+    let state = ctx.arg::<u64>(3) as u32 | if ctx.arg::<u64>(0) & 1 != 0 { PREEMPTED } else { 0 };
     // Thread 0 of each CPU is its idle loop.
+    let now = switch_clock::now((tid != 0 && !is_runnable(state)).then_some(previous));
     if next_tid != 0
         && let Some(came) = followed_threads::find(next_tid)
         // SAFETY: only the thread's own switches touch it, and this is one.
-        && end_wait(unsafe { &mut *came }, now)
+        && end_wait(unsafe { &mut *came }, next, now)
     {
         SWITCH_INTERRUPTS.output(&ctx, now, 0);
     }
     if tid == 0 {
         return 0;
     }
-    let state = ctx.arg::<u64>(3) as u32 | if ctx.arg::<u64>(0) & 1 != 0 { PREEMPTED } else { 0 };
     if state & TASK_DEAD != 0 {
         followed_threads::remove(tid);
     } else if let Some(left) = followed_threads::find(tid) {
@@ -148,13 +148,18 @@ fn totals<'a>() -> Option<&'a mut WaitTotals> {
 
 /// Ends the wait of a thread that goes on now. Returns true if it is kept, which chance decides.
 #[inline(always)]
-fn end_wait(thread: &mut FollowedThread, now: u64) -> bool {
+fn end_wait(thread: &mut FollowedThread, task: TypedTask, now: u64) -> bool {
     let since = thread.since_ns;
     if since == 0 {
         return false;
     }
     thread.since_ns = 0;
     let mut waited = now.saturating_sub(since);
+    // The id of a thread whose end wasn't seen.
+    if waited >= LEAST_REPORTED_NS && task.start() != thread.start_ns {
+        followed_threads::remove(thread.tid);
+        return false;
+    }
     let (Some(totals), Some(settings)) = (totals(), OFF_CPU_SETTINGS.get(0)) else { return false };
     totals.waits += 1;
     totals.waited_ns += waited;
@@ -223,9 +228,13 @@ fn keep<C: ProgramKind>(ctx: &C, wait: &KeptWait) {
     let task = Task(unsafe { bpf_get_current_task() });
     // SAFETY: helper without arguments.
     let is_late = unsafe { bpf_ktime_get_ns() }.saturating_sub(wait.ended_ns) > MAX_SWITCH_NS;
-    // A thread that never left has its id from one whose end wasn't seen.
-    if is_late || ctx.pid() != wait.tid || task.start() != Some(wait.start_ns) {
+    let is_it = ctx.pid() == wait.tid;
+    // Another thread has its id from one whose end wasn't seen.
+    let has_id_of_another = is_it && task.start() != Some(wait.start_ns);
+    if has_id_of_another {
         followed_threads::remove(wait.tid);
+    }
+    if is_late || !is_it || has_id_of_another {
         if let Some(totals) = totals() {
             totals.lost_waits += 1;
         }

@@ -58,7 +58,7 @@ pub fn in_string_indexof(
     if !target.returns_to_java(jvm, saved) {
         return false;
     }
-    if !target.returns_to_java(jvm, usual) || has_pcmpestri(target.code()) {
+    if !target.returns_to_java(jvm, usual) || target.has_pcmpestri() {
         return true;
     }
     let begin = pc - CODE_BEFORE as u64;
@@ -66,7 +66,7 @@ pub fn in_string_indexof(
     let mut window = 0;
     while window < WINDOWS.len() && !is_search {
         let at = begin.wrapping_add_signed(WINDOWS[window]);
-        is_search = target.load_code(at) && has_pcmpestri(target.code());
+        is_search = target.load_code(at) && target.has_pcmpestri();
         window += 1;
     }
     target.load_code(begin) && is_search

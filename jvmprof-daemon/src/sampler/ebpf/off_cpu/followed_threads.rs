@@ -41,15 +41,30 @@ impl FollowedThreads {
 
     /// Returns all threads that are followed, by their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, FollowedThread)> + '_ {
-        let slots = (0..self.count).map(|index| self.slot(index)).filter(|slot| slot.tid != 0);
         let overflow = self.overflow.iter().filter_map(Result::ok).map(|(_, thread)| thread.0);
-        slots.chain(overflow).map(|thread| (thread.tid, thread))
+        let slots = (0..self.count).map(|index| self.slot(index)).filter(|slot| slot.tid != 0);
+        // A thread that is in both is the one of its slot: that comes last.
+        overflow.chain(slots).map(|thread| (thread.tid, thread))
     }
 
+    /// Reads a slot while the kernel programs write to it. A thread that isn't there as a whole is
+    /// read again; what changes afterwards is checked by who uses it.
     fn slot(&self, index: u32) -> FollowedThread {
+        const ATTEMPTS: u32 = 4;
+        let mut read = self.read_slot(index);
+        for _ in 1..ATTEMPTS {
+            let again = self.read_slot(index);
+            if again == read {
+                break;
+            }
+            read = again;
+        }
+        read
+    }
+
+    fn read_slot(&self, index: u32) -> FollowedThread {
         // SAFETY: the mapping has `count` slots, more than `index`, and any bytes are one. Others
-        // write to it, whole words, which a volatile read takes as they are; what has changed
-        // meanwhile is checked again by who uses it.
+        // write to it, whole words, which a volatile read takes as they are.
         unsafe { self.slots.as_ptr().cast::<FollowedThread>().add(index as usize).read_volatile() }
     }
 }
