@@ -341,6 +341,8 @@ pub mod globals {
     pub const TASK_STACK: &str = "TASK_STACK";
     /// `u32`: offset of `task_struct.sched_info.run_delay`; 0: this kernel has none.
     pub const TASK_RUN_DELAY: &str = "TASK_RUN_DELAY";
+    /// `u32`: offset of `task_struct.sched_info.last_queued`; 0: this kernel has none.
+    pub const TASK_LAST_QUEUED: &str = "TASK_LAST_QUEUED";
     /// `u32`: offset of `task_struct.se.cfs_rq`; 0 where the kernel has no queues of control
     /// groups.
     pub const TASK_GROUP_QUEUE: &str = "TASK_GROUP_QUEUE";
@@ -351,7 +353,7 @@ pub mod globals {
     pub const QUEUE_CPU: &str = "QUEUE_CPU";
     /// `u32`: offset of `rq.clock`.
     pub const CPU_CLOCK: &str = "CPU_CLOCK";
-    /// `u32`: 1 if `rq.clock` counts nanoseconds alike on all CPUs.
+    /// `u32`: 1 if `rq.clock` is there and keeps time as `CLOCK_MONOTONIC` does.
     pub const SWITCH_CLOCK: &str = "SWITCH_CLOCK";
     /// `u32`: slots of [`crate::off_cpu::FOLLOWED_THREADS`], less one.
     pub const FOLLOWED_MASK: &str = "FOLLOWED_MASK";

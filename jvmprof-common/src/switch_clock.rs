@@ -9,10 +9,11 @@ pub struct SwitchClock {
     pub offset_ns: u64,
     /// The scheduler's clock when the difference was found, ns; 0: it wasn't yet.
     pub measured_ns: u64,
-    /// The smallest difference of a measurement that isn't complete.
+    /// The smallest difference of a measurement that isn't complete, how often it was measured for
+    /// that, and the scheduler's clock when that began.
     pub smallest_ns: u64,
-    /// How often it was measured for that.
     pub tries: u64,
+    pub began_ns: u64,
 }
 
 /// Time after which the difference is measured again.
@@ -40,6 +41,10 @@ impl SwitchClock {
     /// counts.
     #[inline(always)]
     fn measure(&mut self, cpu_ns: u64, offset: u64) {
+        // The clocks may have drifted apart since an earlier begin.
+        if cpu_ns.wrapping_sub(self.began_ns) >= MEASURED_EVERY_NS {
+            (self.tries, self.began_ns) = (0, cpu_ns);
+        }
         let smallest =
             if self.tries == 0 || is_smaller(offset, self.smallest_ns) { offset } else { self.smallest_ns };
         let tries = self.tries + 1;
@@ -112,6 +117,20 @@ mod tests {
                 // What the clocks drift apart by in the time of a measurement.
                 let most = 100 + 2 * MILLISECOND * per_million.unsigned_abs() / 1_000_000;
                 assert!(seen.abs_diff(true_ns) <= most, "{per_million} ppm, step {step}: {seen} {true_ns}");
+            }
+        }
+    }
+
+    #[test]
+    fn clocks_that_drift_apart_while_a_cpu_switches_rarely_are_followed() {
+        let mut clock = SwitchClock::default();
+        for burst in 0..1000_u64 {
+            for switch in 0..1 + burst % 8 {
+                // Ten seconds between bursts, 100 µs between their switches, 50 ppm.
+                let since = burst * 10_000 * MILLISECOND + switch * MILLISECOND / 10;
+                let true_ns = LEAD + 5_000_000_000 + since + since / 20_000;
+                let seen = clock.monotonic_ns(5_000_000_000 + since, || true_ns + 100);
+                assert!(seen.abs_diff(true_ns) <= 200, "burst {burst}, {switch}: {seen} {true_ns}");
             }
         }
     }

@@ -30,6 +30,7 @@ global!(TASK_THREAD_NODE, task_thread_node);
 global!(SIGNAL_THREAD_HEAD, signal_thread_head);
 global!(TASK_STACK, task_stack);
 global!(TASK_RUN_DELAY, task_run_delay);
+global!(TASK_LAST_QUEUED, task_last_queued);
 global!(TASK_GROUP_QUEUE, task_group_queue);
 global!(QUEUE_THROTTLED, queue_throttled);
 global!(QUEUE_CPU, queue_cpu);

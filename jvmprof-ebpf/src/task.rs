@@ -197,6 +197,15 @@ impl TypedTask {
         self.read(globals::task_start_boottime())
     }
 
+    /// Returns the scheduler's clock when it was put on a run queue, ns; 0 where that isn't known.
+    #[inline(always)]
+    pub fn last_queued(self) -> u64 {
+        match globals::task_last_queued() {
+            0 => 0,
+            offset => self.read(offset),
+        }
+    }
+
     /// Returns the scheduler's clock (`rq->clock`) of the CPU on which it runs or ran last, ns, as
     /// it was read there last. Only where [`globals::switch_clock`] says that it is there.
     #[inline(always)]
@@ -229,7 +238,7 @@ impl GroupQueue {
         if since == 0 {
             return Some(ended);
         }
-        // It is now. The time is that of its CPU's clock, which the switch has just updated.
+        // It is now. The time is that of its CPU's clock, as it was read last.
         let cpu = Self(self.read(globals::queue_cpu())?);
         let now: u64 = cpu.read(globals::cpu_clock())?;
         Some(ended + now.saturating_sub(since))

@@ -14,6 +14,11 @@ const BUSY: &str = r#"
 import java.util.*;
 public class Busy {
     static volatile Object kept;
+    /// Loaded anew each round, so that compilers always have work.
+    public static class Part implements Runnable {
+        static long step(long sum, long i) { return sum + (i ^ sum << 1) % 7; }
+        public void run() { long sum = 0; for (long i = 0; i < 100_000; i++) sum = step(sum, i); kept = sum; }
+    }
     static long crunch(long n) { long sum = 0; for (long i = 0; i < n; i++) sum += i ^ (sum << 1); return sum; }
     public static void main(String[] args) throws Exception {
         Thread worker = new Thread(() -> { while (true) crunch(1_000_000); }, "platform");
@@ -23,12 +28,16 @@ public class Busy {
             java.lang.reflect.Method start = Thread.class.getMethod("startVirtualThread", Runnable.class);
             start.invoke(null, (Runnable) () -> { while (true) crunch(1_000_000); });
         } catch (NoSuchMethodException none) { }
+        java.net.URL[] here = {Busy.class.getProtectionDomain().getCodeSource().getLocation()};
         List<Object> old = new ArrayList<>();
         for (int round = 0; ; round++) {
             for (int i = 0; i < 20_000; i++) old.add(new LinkedList<>(Arrays.asList(i, round)));
             if (old.size() > 400_000) old.clear();
             kept = Class.forName("java.util.Formatter").getMethods();
             String.format("%d %s", round, old.size());
+            try (java.net.URLClassLoader fresh = new java.net.URLClassLoader(here, null)) {
+                ((Runnable) fresh.loadClass("Busy$Part").getDeclaredConstructor().newInstance()).run();
+            }
         }
     }
 }
@@ -66,7 +75,6 @@ fn samples_of_cpu_time_have_the_kinds_of_their_threads() {
         daemon.args(["daemon", "--sample-labels", "thread_name", "--push-interval", "2s"]);
         daemon.args(["-F", "499", "--local-store-directory"]).arg(&store);
         let mut daemon = daemon.spawn().expect("the binary runs");
-        // Compilers work when a program begins.
         std::thread::sleep(Duration::from_secs(2));
         let jvm = Workload::start(&java, &arguments);
         std::thread::sleep(Duration::from_secs(12));

@@ -9,7 +9,7 @@ use aya_ebpf::{
     maps::Array,
     programs::RawTracePointContext,
 };
-use jvmprof_common::off_cpu::{FollowedThread, MAX_ADOPTED, WaitingThread};
+use jvmprof_common::off_cpu::{FollowedThread, MAX_ADOPTED, TASK_DEAD, WaitingThread};
 
 use super::off_cpu::followed_threads;
 use crate::task::Task;
@@ -84,12 +84,14 @@ fn next(node: u64) -> Option<u64> {
 fn follow(task: Task, pid: u32, since_ns: u64) -> Option<()> {
     let tid = task.tid()?;
     let start_ns = task.start()?;
-    if task.is_running() || followed_threads::find(tid).is_some() {
+    let state = task.state()?;
+    // One that has ended stays on the list where its process has other threads.
+    if task.is_running() || state & TASK_DEAD != 0 || followed_threads::find(tid).is_some() {
         return None;
     }
     followed_threads::adopt(&FollowedThread {
         tid,
-        state: task.state()?,
+        state,
         since_ns,
         run_delay: task.run_delay(),
         start_ns,

@@ -35,7 +35,8 @@ pub fn begin_sample(scratch: &mut Scratch) {
     }
 }
 
-/// Copies an entry by a helper: the compiler would do it byte by byte. Returns false if it failed.
+/// Copies an entry by a helper: the compiler's copy needs more stack than there is. Returns false
+/// if it failed.
 #[inline(always)]
 fn copy(from: &Jvm, to: &mut Jvm) -> bool {
     // SAFETY: both have this size; the helper reads any kernel address without faulting.

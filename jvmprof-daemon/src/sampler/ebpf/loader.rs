@@ -41,10 +41,12 @@ pub(super) fn load(
     let task_tgid = btf.offset_of("task_struct", "tgid")?;
     let task_mm = btf.offset_of("task_struct", "mm")?;
     let task_pid = btf.offset_of("task_struct", "pid")?;
-    let sched_info = btf.offset_of("task_struct", "sched_info");
-    let run_delay = sched_info.and_then(|at| Ok(at + btf.offset_of("sched_info", "run_delay")?));
+    let field = |name| {
+        Ok::<_, BtfError>(btf.offset_of("task_struct", "sched_info")? + btf.offset_of("sched_info", name)?)
+    };
     // Without it waits on run queues are a part of what came before.
-    let task_run_delay = run_delay.unwrap_or(0);
+    let task_run_delay = field("run_delay").unwrap_or(0);
+    let task_last_queued = field("last_queued").unwrap_or(0);
     let queues = QueueOffsets::of(btf).unwrap_or_default();
     let task_on_cpu = btf.offset_of("task_struct", "on_cpu")?;
     let task_state = btf.offset_of("task_struct", "__state")?;
@@ -94,6 +96,7 @@ pub(super) fn load(
         .override_global(globals::SIGNAL_THREAD_HEAD, &signal_thread_head, true)
         .override_global(globals::TASK_STACK, &task_stack, true)
         .override_global(globals::TASK_RUN_DELAY, &task_run_delay, true)
+        .override_global(globals::TASK_LAST_QUEUED, &task_last_queued, true)
         .override_global(globals::TASK_GROUP_QUEUE, &queues.of_task, true)
         .override_global(globals::QUEUE_THROTTLED, &queues.throttled, true)
         .override_global(globals::QUEUE_CPU, &queues.cpu, true)
@@ -155,11 +158,11 @@ pub(super) fn switch_tracepoint(btf: &Btf) -> Result<aya::Btf, SamplerError> {
     parsed.map_err(|error| program_error(WAIT_BEGIN)(error.into()))
 }
 
-/// The kernel's choice of what it reads time by.
+/// The clock by which the kernel tells the time.
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// Returns true if the scheduler's clocks of all CPUs are one: by the processor's counter, which
-/// the kernel reads time by only where it is the same everywhere (kernel/sched/clock.c).
+/// Returns true if the kernel tells the time by the processor's counter: it has found then that
+/// this is the same on all CPUs, and the scheduler's clock needs no corrections.
 fn has_stable_clock() -> bool {
     fs::read_to_string(CLOCK_SOURCE).is_ok_and(|source| source.trim() == "tsc")
 }

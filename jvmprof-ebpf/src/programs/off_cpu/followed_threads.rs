@@ -6,7 +6,7 @@
 use core::hint::black_box;
 
 use aya_ebpf::{
-    bindings::{BPF_F_MMAPABLE, BPF_NOEXIST},
+    bindings::{BPF_EXIST, BPF_F_MMAPABLE, BPF_NOEXIST},
     macros::map,
     maps::{Array, HashMap},
 };
@@ -19,12 +19,12 @@ use crate::{atomic, globals};
 static FOLLOWED_THREADS: Array<FollowedThread> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 static OVERFLOW_THREADS: HashMap<u32, FollowedThread> = HashMap::with_max_entries(1, 0);
-/// Entries of that map: mostly there are none, and a look-up costs more than this.
+/// At least the entries of that map: mostly there are none, and a look-up costs more than this.
 #[map]
 static OVERFLOW_COUNT: Array<u64> = Array::with_max_entries(1, 0);
-/// Slots that a CPU is about to give to a thread.
+/// Slots that a CPU is about to give to a thread. The daemon sets its size.
 #[map]
-static CLAIMED_SLOTS: HashMap<u32, u32> = HashMap::with_max_entries(4096, 0);
+static CLAIMED_SLOTS: HashMap<u32, u32> = HashMap::with_max_entries(1, 0);
 
 #[inline(always)]
 fn slot_of(tid: u32) -> Option<*mut FollowedThread> {
@@ -45,14 +45,33 @@ pub fn find(tid: u32) -> Option<*mut FollowedThread> {
     OVERFLOW_THREADS.get_ptr_mut(tid)
 }
 
-/// Begins to follow the thread that is being switched away, which isn't followed yet. Returns false
-/// if too many are.
+/// Begins to follow the thread that is being switched away, or to follow it as another one than its
+/// id's last. Returns false if too many are.
 #[inline(always)]
 pub fn insert(thread: &FollowedThread) -> bool {
+    take_slot(thread)
+        || insert_overflow(thread)
+        // It was found to wait meanwhile.
+        || OVERFLOW_THREADS.insert(thread.tid, thread, u64::from(BPF_EXIST)).is_ok()
+}
+
+/// Gives a thread that is being switched away its slot, if it has none and nobody else has it.
+#[inline(always)]
+pub fn move_to_slot(thread: &FollowedThread) {
+    let slot = slot_of(thread.tid);
+    // SAFETY: the slot is the map's.
+    if slot.is_some_and(|slot| unsafe { (*slot).tid } == 0) && take_slot(thread) {
+        remove_overflow(thread.tid);
+    }
+}
+
+/// Returns false if another thread has the slot.
+#[inline(always)]
+fn take_slot(thread: &FollowedThread) -> bool {
     let index = thread.tid & globals::followed_mask();
     // Another CPU may be about to give the slot to another thread.
     if CLAIMED_SLOTS.insert(index, thread.tid, u64::from(BPF_NOEXIST)).is_err() {
-        return insert_overflow(thread);
+        return false;
     }
     let is_free = match slot_of(thread.tid) {
         // SAFETY: the slot is the map's, and no other CPU claims it. The thread's id is written
@@ -66,7 +85,7 @@ pub fn insert(thread: &FollowedThread) -> bool {
         _ => false,
     };
     let _ = CLAIMED_SLOTS.remove(index);
-    is_free || insert_overflow(thread)
+    is_free
 }
 
 /// Begins to follow a thread that waits, from another one: into the hash map, since its own switch
@@ -97,9 +116,11 @@ pub fn remove(tid: u32) {
 
 #[inline(always)]
 fn insert_overflow(thread: &FollowedThread) -> bool {
+    // Before it is there, so that nobody misses it.
+    count_overflow(1);
     let is_new = OVERFLOW_THREADS.insert(thread.tid, thread, u64::from(BPF_NOEXIST)).is_ok();
-    if is_new {
-        count_overflow(1);
+    if !is_new {
+        count_overflow(u64::MAX);
     }
     is_new
 }

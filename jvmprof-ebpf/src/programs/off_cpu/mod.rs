@@ -88,7 +88,7 @@ fn wait_begin(ctx: BtfTracePointContext) -> i32 {
     let (tid, next_tid) = (previous.tid(), next.tid());
     let state = ctx.arg::<u64>(3) as u32 | if ctx.arg::<u64>(0) & 1 != 0 { PREEMPTED } else { 0 };
     // Thread 0 of each CPU is its idle loop.
-    let now = switch_clock::now((tid != 0 && !is_runnable(state)).then_some(previous));
+    let now = switch_clock::now((tid != 0 && !is_runnable(state)).then_some(previous), next);
     if next_tid != 0
         && let Some(came) = followed_threads::find(next_tid)
         // SAFETY: only the thread's own switches touch it, and this is one.
@@ -101,18 +101,27 @@ fn wait_begin(ctx: BtfTracePointContext) -> i32 {
     }
     if state & TASK_DEAD != 0 {
         followed_threads::remove(tid);
-    } else if let Some(left) = followed_threads::find(tid) {
-        // SAFETY: as above.
-        let left = unsafe { &mut *left };
+        return 0;
+    }
+    let followed = followed_threads::find(tid);
+    if let Some(left) = followed
+        // SAFETY: as above. Another start is that of a thread whose end wasn't seen.
+        && let left = unsafe { &mut *left }
+        && left.start_ns == previous.start()
+    {
         left.state = state;
         left.run_delay = previous.run_delay();
         left.monitor_owner = if is_runnable(state) { 0 } else { blocker::owner_for_current(previous.tgid()) };
         (left.group_queue, left.throttled_ns) =
             if is_runnable(state) { previous.group_queue() } else { (0, 0) };
         left.since_ns = now;
-    } else {
-        follow(previous, state, now);
+        followed_threads::move_to_slot(left);
+        return 0;
     }
+    if followed.is_some() {
+        followed_threads::remove(tid);
+    }
+    follow(previous, state, now);
     0
 }
 

@@ -35,16 +35,21 @@ impl FollowedThreads {
 
     /// Returns a thread, if it is followed.
     pub(super) fn get(&self, tid: u32) -> Option<FollowedThread> {
-        let slot = self.slot(tid & (self.count - 1));
+        let slot = self.slot_of(tid);
         if slot.tid == tid { Some(slot) } else { self.overflow.get(&tid, 0).ok().map(|thread| thread.0) }
     }
 
     /// Returns all threads that are followed, by their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, FollowedThread)> + '_ {
-        let overflow = self.overflow.iter().filter_map(Result::ok).map(|(_, thread)| thread.0);
         let slots = (0..self.count).map(|index| self.slot(index)).filter(|slot| slot.tid != 0);
-        // A thread that is in both is the one of its slot: that comes last.
-        overflow.chain(slots).map(|thread| (thread.tid, thread))
+        let overflow = self.overflow.iter().filter_map(Result::ok).map(|(_, thread)| thread.0);
+        // A thread that is in both is the one of its slot.
+        let overflow = overflow.filter(|thread| self.slot_of(thread.tid).tid != thread.tid);
+        slots.chain(overflow).map(|thread| (thread.tid, thread))
+    }
+
+    fn slot_of(&self, tid: u32) -> FollowedThread {
+        self.slot(tid & (self.count - 1))
     }
 
     /// Reads a slot while the kernel programs write to it. A thread that isn't there as a whole is

@@ -16,6 +16,9 @@ use crate::sampler::error::SamplerError;
 const SETTINGS: &str = "OFF_CPU_SETTINGS";
 const TOTALS: &str = "WAIT_TOTALS";
 const REPORTED: &str = "REPORTED_PARTS";
+/// Slots that CPUs are about to give to threads.
+const CLAIMED_SLOTS: &str = "CLAIMED_SLOTS";
+const MAX_CLAIMED_SLOTS: u32 = 1024;
 
 /// Threads that are followed at a time, at most: those that have a slot of their own, a power of
 /// two, and all others. With the waits that are reported in parts 8 MiB.
@@ -29,11 +32,12 @@ impl_pod!(OffCpuSettings, WaitTotals, ReportedPart, BlockerLayout, WantedMonitor
 
 /// Sizes of the maps, for the loader: of one entry each where waits, or the owners of monitors,
 /// aren't profiled.
-pub(in crate::sampler) fn sizes(waits: bool, monitor_owners: bool) -> [(&'static str, u32); 5] {
+pub(in crate::sampler) fn sizes(waits: bool, monitor_owners: bool) -> [(&'static str, u32); 6] {
     let size = |is_used, entries| if is_used { entries } else { 1 };
     [
         (FOLLOWED_THREADS, slots(waits)),
         (OVERFLOW_THREADS, size(waits, MAX_OVERFLOW_THREADS)),
+        (CLAIMED_SLOTS, size(waits, MAX_CLAIMED_SLOTS)),
         (REPORTED, size(waits, MAX_REPORTED)),
         (BLOCKER_LAYOUTS, size(waits, MAX_BLOCKER_LAYOUTS)),
         (WANTED_MONITORS, size(monitor_owners, MAX_BLOCKER_LAYOUTS)),
