@@ -28,6 +28,8 @@ pub struct FollowedThread {
     pub state: u32,
     /// When it was switched away, `CLOCK_MONOTONIC` in ns; 0: it runs.
     pub since_ns: u64,
+    /// What it has waited since it is followed, but for a wait that goes on, ns.
+    pub waited_ns: u64,
     /// What it has waited on run queues when it was switched away, ns.
     pub run_delay: u64,
     /// The owner of the monitor that it entered when it was switched away, as the JVM has it: see
@@ -46,6 +48,8 @@ pub struct FollowedThread {
     /// when it ended: what was before that is in the [`ReportedPart`].
     pub last_since_ns: u64,
     pub last_began_ns: u64,
+    /// Since when it is followed, `CLOCK_MONOTONIC` in ns.
+    pub followed_ns: u64,
     pub pid: u32,
     pub padding: u32,
 }
@@ -78,7 +82,7 @@ pub struct WaitTotals {
     pub short_ns: u64,
     /// Switches of threads that could not be followed, since too many are.
     pub unfollowed_switches: u64,
-    /// Kept waits whose stacks could not be taken.
+    /// Kept waits whose stacks could not be taken, and waits whose ends weren't seen.
     pub lost_waits: u64,
 }
 
@@ -157,4 +161,4 @@ pub const fn is_runnable(state: u32) -> bool {
     state == 0 || state & PREEMPTED != 0
 }
 
-const _: () = assert!(size_of::<FollowedThread>() == 11 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<FollowedThread>() == 13 * 8, "no padding: it lies in a map");

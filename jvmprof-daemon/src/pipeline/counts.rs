@@ -1,6 +1,6 @@
 //! Counters on the way from kernel events to batches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jvmprof_common::abi::{Counter, Event};
 
@@ -8,7 +8,7 @@ use super::Pipeline;
 use super::allocation::{AllocationCounts, AllocationProfiler};
 use super::jvm_totals::{JvmName, JvmTotals};
 use super::labels::TargetCounts;
-use super::off_cpu::{OffCpuCounts, OffCpuProfiler};
+use super::off_cpu::{OffCpuCounts, OffCpuProfiler, WaitTime};
 use super::pauses::{PauseCounts, PauseTracker};
 use super::thread_contexts::{ThreadContextCounts, ThreadContexts};
 use super::windows::ClockCounts;
@@ -140,6 +140,11 @@ impl Pipeline {
 
     pub fn samples(&self) -> u64 {
         self.state.outcomes.values().copied().sum::<SamplesByEvent>().total()
+    }
+
+    /// Returns how long the threads have waited whose switches are seen, by their ids.
+    pub fn wait_times(&self) -> HashMap<u32, WaitTime> {
+        self.state.off_cpu.as_ref().map(OffCpuProfiler::wait_times).unwrap_or_default()
     }
 
     fn off_cpu_counts(&self) -> OffCpuCounts {

@@ -96,6 +96,7 @@ fn follow(task: Task, pid: u32, since_ns: u64) -> Option<()> {
         run_delay: task.run_delay(),
         start_ns,
         task: task.0,
+        followed_ns: since_ns,
         pid,
         ..FollowedThread::default()
     });

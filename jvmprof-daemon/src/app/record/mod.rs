@@ -135,7 +135,8 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
         None => None,
     };
-    let wall_clock = recorded.contains(&EventType::Wall).then(|| WallClock::begin(&pids));
+    let wall_clock =
+        recorded.contains(&EventType::Wall).then(|| WallClock::begin(&pids, pipeline.wait_times()));
     let waits_are_sampled = sampled.contains(&EventType::OffCpu);
     let mut virtual_threads = waits_are_sampled.then(VirtualThreadCounts::begin);
     let progress = RecordingProgress::new(args.duration);
@@ -169,7 +170,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
     };
     progress.finish();
-    let spans = wall_clock.map(|clock| clock.end(&pipeline.pids()));
+    let spans = wall_clock.map(|clock| clock.end(&pipeline.pids(), &pipeline.wait_times()));
     pipeline.stop(LAST_SAMPLES_TIMEOUT);
     let virtual_threads = virtual_threads.map(|counts| counts.end(&mut pipeline)).unwrap_or_default();
     let command = match &mut child {

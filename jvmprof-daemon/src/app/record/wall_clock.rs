@@ -3,6 +3,10 @@
 //! Stacks of CPU time and of waits are samples. How long a thread ran, the kernel counts
 //! (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst), and the rest of the
 //! time that it was there it waited: both kinds of samples are scaled to that, thread by thread.
+//!
+//! In a virtual machine there is a third part: the thread had its CPU, and the hypervisor ran
+//! another machine there. The kernel doesn't count that as time of the thread
+//! (`update_rq_clock_task`, kernel/sched/core.c), and by its switches the thread didn't wait.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,10 +14,11 @@ use std::time::Duration;
 
 use jvmprof_common::unwind_tables::NS_PER_TICK;
 use nix::time::{ClockId, clock_gettime};
+use procfs::CurrentSI;
 
 use super::summary::threads::PID;
 use crate::event_type::EventType;
-use crate::pipeline::off_cpu::WAIT_LABEL;
+use crate::pipeline::off_cpu::{WAIT_LABEL, WaitTime};
 use crate::profile::model::label_names::{THREAD_ID, THREAD_NAME};
 use crate::profile::model::{
     Batch, Frame, FrameKind, LabelSet, Line, Sample, SampleLabel, SampleLabels, Series,
@@ -23,6 +28,9 @@ use crate::profile::model::{
 const NOT_SAMPLED: &str = "[not sampled]";
 /// The cause of such a wait.
 const UNSEEN_WAIT: &str = "not_sampled";
+/// The frame of time that the hypervisor took, and the cause of such a wait.
+const STOLEN: &str = "[stolen by the hypervisor]";
+const STOLEN_WAIT: &str = "stolen";
 
 /// What the kernel knows of a thread's time, in ns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +48,9 @@ struct ThreadTime {
 pub(super) struct WallClock {
     began: u64,
     at_begin: HashMap<u32, ThreadTime>,
+    /// What threads had waited, by their ids.
+    waits_at_begin: HashMap<u32, WaitTime>,
+    stolen_at_begin: u64,
 }
 
 /// What the clocks say at a recording's end.
@@ -58,17 +69,23 @@ pub(super) struct ThreadSpan {
     name: String,
     ran: u64,
     waited: u64,
+    /// What the hypervisor took while it had its CPU.
+    stolen: u64,
 }
 
 impl WallClock {
-    /// Reads the clocks of the threads that these processes have now.
-    pub(super) fn begin(pids: &[u32]) -> Self {
+    /// Reads the clocks of the threads that these processes have now. `waits`: what threads have
+    /// waited up to now, by their ids.
+    pub(super) fn begin(pids: &[u32], waits: HashMap<u32, WaitTime>) -> Self {
         let at_begin = pids.iter().flat_map(|pid| threads(*pid)).collect();
-        Self { began: boottime_ns(), at_begin }
+        let (began, stolen_at_begin) = (boottime_ns(), stolen_ns());
+        Self { began, at_begin, waits_at_begin: waits, stolen_at_begin }
     }
 
-    /// Reads the clocks again, and returns the time of each thread that runs now.
-    pub(super) fn end(&self, pids: &HashSet<u32>) -> ThreadSpans {
+    /// Reads the clocks again, and returns the time of each thread that runs now. `waits` is as
+    /// for [`Self::begin`].
+    pub(super) fn end(&self, pids: &HashSet<u32>, waits: &HashMap<u32, WaitTime>) -> ThreadSpans {
+        let all_stolen = stolen_ns().saturating_sub(self.stolen_at_begin);
         let of_pid = |pid: u32| threads(pid).into_iter().map(move |(tid, time)| (pid, tid, time));
         let now: Vec<_> = pids.iter().copied().flat_map(of_pid).collect();
         let ended = boottime_ns();
@@ -80,11 +97,35 @@ impl WallClock {
             let read = time.read_at.saturating_sub(since).max(1);
             let ran = u128::from(time.ran.saturating_sub(ran_before)) * u128::from(elapsed);
             let ran = u64::try_from(ran / u128::from(read)).unwrap_or(u64::MAX).min(elapsed);
-            (tid, ThreadSpan { pid, name: time.name, ran, waited: elapsed - ran })
+            let stolen = waits.get(&tid).filter(|wait| has_started(wait, time.start)).map(|wait| {
+                let before = self.waits_at_begin.get(&tid).filter(|it| it.start_ns == wait.start_ns);
+                stolen_between(before, wait, time.ran.saturating_sub(ran_before))
+            });
+            let stolen = stolen.unwrap_or(0).min(all_stolen).min(elapsed - ran);
+            (tid, ThreadSpan { pid, name: time.name, ran, waited: elapsed - ran - stolen, stolen })
         };
         let duration = Duration::from_nanos(ended.saturating_sub(self.began));
         ThreadSpans { spans: now.into_iter().map(span).collect(), duration }
     }
+}
+
+/// Returns true if the times are of the thread that `/proc` says has started then.
+const fn has_started(wait: &WaitTime, start: u64) -> bool {
+    wait.start_ns / NS_PER_TICK * NS_PER_TICK == start
+}
+
+/// Returns the time in which a thread had a CPU without running, ns. `ran`: for how long it ran
+/// meanwhile.
+fn stolen_between(before: Option<&WaitTime>, now: &WaitTime, ran: u64) -> u64 {
+    let (since, waited) = before.map_or((now.since_ns, 0), |before| (before.until_ns, before.waited_ns));
+    let elapsed = now.until_ns.saturating_sub(since);
+    elapsed.saturating_sub(now.waited_ns.saturating_sub(waited)).saturating_sub(ran)
+}
+
+/// Returns what the hypervisor has taken of all CPUs since the machine's start, to 10 ms a CPU.
+fn stolen_ns() -> u64 {
+    let ticks = procfs::KernelStats::current().ok().and_then(|stats| stats.total.steal);
+    ticks.unwrap_or(0).saturating_mul(NS_PER_TICK)
 }
 
 /// Returns the threads of a process.
@@ -140,8 +181,13 @@ pub(super) fn wall_batch(batches: &[Batch], ThreadSpans { spans, duration }: &Th
                 labels.insert(THREAD_ID.to_owned(), tid.to_string());
                 labels.insert(THREAD_NAME.to_owned(), span.name.clone());
                 scale(&mut parts[0], span.ran, &SampleLabels::default());
-                let unseen = SampleLabel { name: WAIT_LABEL.into(), value: UNSEEN_WAIT.into() };
-                scale(&mut parts[1], span.waited, &SampleLabels::new([unseen]));
+                let wait = |cause: &str| {
+                    SampleLabels::new([SampleLabel { name: WAIT_LABEL.into(), value: cause.into() }])
+                };
+                scale(&mut parts[1], span.waited, &wait(UNSEEN_WAIT));
+                if span.stolen > 0 {
+                    parts[1].push(without_stack(STOLEN, span.stolen, wait(STOLEN_WAIT)));
+                }
             }
             let mut samples: Vec<Sample> = parts.into_iter().flatten().collect();
             count_periods(&mut samples, cpu.period.max(1));
@@ -186,15 +232,19 @@ fn count_periods(samples: &mut [Sample], period: u64) {
     }
 }
 
+/// Returns a sample of time whose only frame says what it is.
+fn without_stack(frame: &str, value: u64, labels: SampleLabels) -> Sample {
+    let lines = vec![Line::named(frame)];
+    let frame = Frame { kind: FrameKind::Marker, address: None, mapping: None, lines };
+    Sample { labels, ..Sample::of_events(Arc::from([Arc::new(frame)]), 0, value) }
+}
+
 /// Makes the sum of the samples' values this number. `labels`: those of time without a sample.
 fn scale(samples: &mut Vec<Sample>, sum: u64, labels: &SampleLabels) {
     let sampled: u64 = samples.iter().map(|sample| sample.value).sum();
     if sampled == 0 {
         if sum > 0 {
-            let lines = vec![Line::named(NOT_SAMPLED)];
-            let frame = Frame { kind: FrameKind::Marker, address: None, mapping: None, lines };
-            let sample = Sample::of_events(Arc::from([Arc::new(frame)]), 0, sum);
-            samples.push(Sample { labels: labels.clone(), ..sample });
+            samples.push(without_stack(NOT_SAMPLED, sum, labels.clone()));
         }
         return;
     }
@@ -210,10 +260,11 @@ fn scale(samples: &mut Vec<Sample>, sum: u64, labels: &SampleLabels) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::off_cpu::wait_of;
     use crate::profile::testing::{batch, frame, series};
 
     fn span(ran: u64, waited: u64) -> ThreadSpan {
-        ThreadSpan { pid: 7, name: "worker".to_owned(), ran, waited }
+        ThreadSpan { pid: 7, name: "worker".to_owned(), ran, waited, stolen: 0 }
     }
 
     fn spans<const N: usize>(of: [(u32, ThreadSpan); N]) -> ThreadSpans {
@@ -253,6 +304,29 @@ mod tests {
     }
 
     #[test]
+    fn time_that_the_hypervisor_took_is_apart() {
+        let batches = [of_thread(EventType::Cpu, "8", &[3]), of_thread(EventType::OffCpu, "8", &[5])];
+        let span = ThreadSpan { stolen: 4, ..span(3, 9) };
+        let wall = wall_batch(&batches, &spans([(8, span)])).expect("both are there");
+        assert_eq!(values(&wall), [3, 9, 4]);
+        let stolen = &wall.series[0].samples[2];
+        assert_eq!((&*stolen.frames[0].lines[0].name, wait_of(stolen)), (STOLEN, Some(STOLEN_WAIT)));
+    }
+
+    #[test]
+    fn what_a_thread_neither_ran_nor_waited_was_taken_from_it() {
+        let time = |since_ns, until_ns, waited_ns| WaitTime { start_ns: 1, since_ns, until_ns, waited_ns };
+        let (before, now) = (time(50, 1000, 400), time(50, 2000, 1100));
+        assert_eq!(stolen_between(Some(&before), &now, 250), 50);
+        // The kernel's clocks don't agree to the last nanosecond.
+        assert_eq!(stolen_between(Some(&before), &now, 310), 0);
+        // Nobody knows what it did before its switches were seen.
+        assert_eq!(stolen_between(None, &time(1500, 2000, 300), 120), 80);
+        let time = WaitTime { start_ns: 123_456_789, ..now };
+        assert!(has_started(&time, 120_000_000) && !has_started(&time, 130_000_000));
+    }
+
+    #[test]
     fn a_thread_that_was_renamed_is_one_and_one_without_samples_is_there() {
         let mut batches = [of_thread(EventType::Cpu, "8", &[10]), of_thread(EventType::OffCpu, "8", &[7])];
         batches[1].series[0].labels.insert(THREAD_NAME.to_owned(), "before".to_owned());
@@ -275,10 +349,11 @@ mod tests {
 
     #[test]
     fn the_clocks_of_this_very_thread_say_how_long_it_ran_and_slept() {
-        let clock = WallClock::begin(&[std::process::id()]);
+        let clock = WallClock::begin(&[std::process::id()], HashMap::new());
         std::thread::sleep(Duration::from_millis(300));
         let tid = nix::unistd::gettid().as_raw().cast_unsigned();
-        let ThreadSpans { spans, duration } = clock.end(&HashSet::from([std::process::id()]));
+        let ThreadSpans { spans, duration } =
+            clock.end(&HashSet::from([std::process::id()]), &HashMap::new());
         let span = &spans[&tid];
         assert_eq!(Duration::from_nanos(span.ran + span.waited), duration, "{span:?}");
         assert!(duration >= Duration::from_millis(300), "{duration:?}");

@@ -12,6 +12,7 @@
 //! | `still_waiting` | waits that go on when a window ends |
 //! | `virtual_threads` | what virtual threads wait for that aren't mounted |
 //! | `wait_labels` | stacks and labels that name the cause |
+//! | `wait_times` | how long each thread has waited in all |
 //!
 //! A wait's cause is named when its window ends: only then the functions of its stack have their
 //! names. `docs/offcpu.md` explains why the sums are right.
@@ -28,6 +29,7 @@ mod pace;
 mod still_waiting;
 mod virtual_threads;
 mod wait_labels;
+mod wait_times;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -52,6 +54,7 @@ use still_waiting::{Began, StillWaiting};
 pub use virtual_threads::{VirtualThreadCensus, virtual_wait};
 use wait_labels::WaitLabels;
 pub use wait_labels::{WAIT_LABEL, blocker_of, holder_method_of, holder_of, is_idle, wait_of};
+pub use wait_times::WaitTime;
 
 /// What is wanted of waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +98,7 @@ pub struct OffCpuCounts {
     pub short_ns: u64,
     /// Switches of threads that could not be followed, since too many are.
     pub unfollowed_switches: u64,
-    /// Kept waits whose stacks could not be taken.
+    /// Kept waits whose stacks could not be taken, and waits whose ends weren't seen.
     pub lost_waits: u64,
     /// Parts of waits that go on, of threads that can't be inspected or are too many.
     pub unreported_parts: u64,
