@@ -33,7 +33,7 @@ struct PageCache {
 #[derive(Debug)]
 struct Page {
     number: u64,
-    bytes: Arc<[u8]>,
+    bytes: Arc<Vec<u8>>,
 }
 
 impl<S: ByteSource> PagedReader<S> {
@@ -87,7 +87,7 @@ impl<S: ByteSource> PagedReader<S> {
     }
 
     /// Returns the page with the byte at `at`, and its start in the range.
-    pub(crate) fn page(&self, at: u64) -> Option<(u64, Arc<[u8]>)> {
+    pub(crate) fn page(&self, at: u64) -> Option<(u64, Arc<Vec<u8>>)> {
         self.with_rest_of_page(at, |_| ())?;
         let cache = self.cache.borrow();
         cache.pages.first().map(|page| (page.number * PAGE, Arc::clone(&page.bytes)))
@@ -125,7 +125,7 @@ impl<S: ByteSource> PagedReader<S> {
         match read_bytes(&self.source, self.what, self.range.start.checked_add(start)?, length, PAGE) {
             Ok(bytes) => {
                 cache.pages.truncate(cache.max_pages.saturating_sub(1));
-                cache.pages.insert(0, Page { number, bytes: bytes.into() });
+                cache.pages.insert(0, Page { number, bytes: Arc::new(bytes) });
                 Some(())
             }
             Err(error) => {

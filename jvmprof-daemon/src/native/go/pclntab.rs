@@ -22,6 +22,8 @@ pub(crate) const MAX_TABLE: u64 = 512 << 20;
 const MAX_FUNCTIONS: u64 = 4 << 20;
 /// Maximum number of steps of the stack pointer of one function. Go's own tools have some hundred.
 const MAX_STEPS: usize = 1 << 16;
+/// Bytes of a function's record that are read.
+const RECORD_BYTES: usize = 48;
 /// Bytes of a name that are compared.
 const MAX_NAME: usize = 32;
 
@@ -174,9 +176,9 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
     /// Returns the steps of a function's stack pointer, in order. They end where the function's
     /// code does, before padding, or where the table is malformed.
     pub fn steps(&self, function: &GoFunction) -> SmallVec<[StackStep; 16]> {
-        let (mut steps, mut at, mut address, mut held) =
-            (SmallVec::new(), function.steps_at, function.start, -1i32);
-        while let Some((change, length)) = self.varint(&mut at).zip(self.varint(&mut at)) {
+        let (mut steps, mut address, mut held) = (SmallVec::new(), function.start, -1i32);
+        let mut varints = Varints::new(&self.steps, function.steps_at);
+        while let Some((change, length)) = varints.decode().zip(varints.decode()) {
             // A change of zero ends the steps, unless it is the first; one without progress would
             // never end.
             if (change == 0 || length == 0) && !steps.is_empty() {
@@ -233,11 +235,14 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         // Of Go 1.2 from the table's begin, else from the functions'.
         let base = if self.layout == PclntabLayout::Go12 { 0 } else { self.index_at };
         let record = base.checked_add(record)?;
-        let word = |at: u64| self.records.bytes(record.checked_add(at)?).map(u32::from_le_bytes);
+        let mut buffer = [0; RECORD_BYTES];
+        let count = self.records.read_up_to(record, &mut buffer);
+        let bytes = &buffer[..count];
+        let word = |at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_le_bytes);
         // `entry` has four or eight bytes.
         let (own_start, fields) = match self.layout.has_offsets() {
             true => (word(0)?.into(), 4),
-            false => (self.records.bytes(record).map(u64::from_le_bytes)?, 8),
+            false => (bytes.first_chunk().copied().map(u64::from_le_bytes)?, 8),
         };
         if own_start != start || limit <= start {
             return None;
@@ -251,8 +256,8 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
             PclntabLayout::Go12 => None,
             // funcID comes after deferreturn, pcsp, pcfile, pcln, npcdata and cuOffset, and
             // startLine.
-            PclntabLayout::Go116 | PclntabLayout::Go118 => self.records.byte(record + fields + 33),
-            PclntabLayout::Go120 => self.records.byte(record + fields + 37),
+            PclntabLayout::Go116 | PclntabLayout::Go118 => bytes.get(fields + 33),
+            PclntabLayout::Go120 => bytes.get(fields + 37),
         };
         // What isn't there ends no name.
         let mut name = [u8::MAX; MAX_NAME];
@@ -260,19 +265,45 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         let writes_sp = flag.is_some_and(|flag| flag & SP_WRITE != 0);
         Some(GoFunction { start, limit, name_at, name, writes_sp, steps_at })
     }
+}
 
-    /// Decodes a varint of 32 bits (go src/runtime/symtab.go, `readvarint`).
-    fn varint(&self, at: &mut u64) -> Option<u32> {
+/// Varints of 32 bits, one after the other (go src/runtime/symtab.go, `readvarint`).
+struct Varints<'r, S> {
+    reader: &'r PagedReader<S>,
+    /// The place after the bytes in `buffer`.
+    at: u64,
+    buffer: [u8; VARINT_BYTES],
+    /// Bytes of the buffer that aren't decoded yet.
+    left: Range<usize>,
+}
+
+/// Bytes that are read at once: those of most functions.
+const VARINT_BYTES: usize = 32;
+
+impl<'r, S: ByteSource> Varints<'r, S> {
+    fn new(reader: &'r PagedReader<S>, at: u64) -> Self {
+        Self { reader, at, buffer: [0; VARINT_BYTES], left: 0..0 }
+    }
+
+    /// Decodes the next one; `None` at the end of the part.
+    fn decode(&mut self) -> Option<u32> {
         let mut value = 0u32;
         for shift in (0..32).step_by(7) {
-            let byte = self.steps.byte(*at)?;
-            *at += 1;
+            let byte = self.byte()?;
             value |= u32::from(byte & 0x7f).wrapping_shl(shift);
             if byte & 0x80 == 0 {
                 return Some(value);
             }
         }
         None
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        if self.left.is_empty() {
+            let count = self.reader.read_up_to(self.at, &mut self.buffer);
+            (self.at, self.left) = (self.at.checked_add(count as u64)?, 0..count);
+        }
+        self.left.next().map(|index| self.buffer[index])
     }
 }
 

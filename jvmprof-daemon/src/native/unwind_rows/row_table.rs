@@ -6,6 +6,9 @@ use jvmprof_common::rows::Row;
 
 use crate::types::Svma;
 
+/// Rows that are compared one by one: what most functions have is among the first ones of a file.
+const FIRST_ROWS: usize = 16;
+
 /// A row and the code where it holds: first address, first one after it, row.
 pub(super) type RowRange = (u64, u64, Row);
 
@@ -51,6 +54,10 @@ impl CompactRowTable {
     }
 
     fn number(&mut self, row: Row) -> Option<u16> {
+        let first = &self.rows[..self.rows.len().min(FIRST_ROWS)];
+        if let Some(index) = first.iter().position(|known| *known == row) {
+            return u16::try_from(index + 1).ok();
+        }
         if let Some(number) = self.by_row.get(&row) {
             return Some(*number);
         }

@@ -104,7 +104,7 @@ pub(crate) type MemoryReader<'a> = EndianSlice<'a, LittleEndian>;
 #[derive(Clone, Debug)]
 pub(crate) struct FileReader<'a> {
     pages: &'a Mutex<PagedReader<OwnedFile>>,
-    page: Arc<[u8]>,
+    page: Arc<Vec<u8>>,
     page_start: usize,
     /// Position from the section's start.
     at: usize,
@@ -114,7 +114,7 @@ pub(crate) struct FileReader<'a> {
 impl<'a> FileReader<'a> {
     pub(crate) fn new(pages: &'a Mutex<PagedReader<OwnedFile>>) -> Self {
         let end = pages.lock().unwrap_or_else(PoisonError::into_inner).len() as usize;
-        Self { pages, page: Arc::new([]), page_start: 0, at: 0, end }
+        Self { pages, page: Arc::default(), page_start: 0, at: 0, end }
     }
 
     /// Returns the bytes from here to the end of the page.

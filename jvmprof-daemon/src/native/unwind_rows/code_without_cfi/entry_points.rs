@@ -2,6 +2,7 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use jvmprof_common::rows::{RaRule, Row};
+use memchr::memmem;
 
 use crate::native::unwind_rows::row_table::RowRange;
 use crate::types::Svma;
@@ -9,6 +10,8 @@ use crate::types::Svma;
 /// Longest entry code that is decoded, in bytes: musl's `clone` has 26 from its system call to the
 /// end of the call, `_start` of glibc's dynamic linker has 61.
 pub(crate) const MAX_BEGIN: usize = 128;
+
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// Row of a frame without a caller.
 const ROOT: Row = Row { ra: RaRule::Undefined, ..Row::AT_CALL };
@@ -37,9 +40,9 @@ pub(crate) fn program_entry(code: &[u8], base: u64, entry: Svma) -> Option<RowRa
 /// Returns the rows where threads begin: a system call gives the child an empty stack, on which it
 /// clears `rbp` and calls its function.
 pub(crate) fn thread_entries(code: &[u8], base: u64) -> Vec<RowRange> {
-    let calls = code.windows(2).enumerate().filter(|(_, bytes)| *bytes == [0x0f, 0x05]);
+    let calls = memmem::find_iter(code, &SYSCALL);
     let mut found: Vec<RowRange> =
-        calls.filter_map(|(at, _)| thread(code, base, base + at as u64 + 2)).collect();
+        calls.filter_map(|at| thread(code, base, base + (at + SYSCALL.len()) as u64)).collect();
     found.dedup_by_key(|(start, ..)| *start);
     found
 }
