@@ -81,11 +81,6 @@ impl<S: ByteSource> PagedReader<S> {
         (self.read_up_to(at, &mut bytes) == N).then_some(bytes)
     }
 
-    /// Returns the byte at `at`.
-    pub(crate) fn byte(&self, at: u64) -> Option<u8> {
-        self.with_rest_of_page(at, |bytes| bytes.first().copied())?
-    }
-
     /// Returns the page with the byte at `at`, and its start in the range.
     pub(crate) fn page(&self, at: u64) -> Option<(u64, Arc<Vec<u8>>)> {
         self.with_rest_of_page(at, |_| ())?;
@@ -155,10 +150,10 @@ mod tests {
             let rest = &expected[from as usize..];
             assert_eq!(count, rest.len().min(buffer.len()));
             assert_eq!(buffer[..count], rest[..count]);
-            assert_eq!(reader.byte(from), Some(rest[0]));
+            assert_eq!(reader.bytes(from), Some([rest[0]]));
             assert!(reader.cache.borrow().pages.len() <= 2);
         }
-        assert_eq!((reader.byte(reader.len()), reader.byte(u64::MAX)), (None, None));
+        assert_eq!((reader.bytes::<1>(reader.len()), reader.bytes::<1>(u64::MAX)), (None, None));
         assert!(reader.check().is_ok());
     }
 
@@ -167,8 +162,8 @@ mod tests {
         let file = vec![1u8; 2 * PAGE as usize];
         let source = &*file;
         let reader = PagedReader::new(&source, "test", 0..4 * PAGE, 2);
-        assert_eq!(reader.byte(PAGE), Some(1));
-        assert_eq!(reader.byte(3 * PAGE), None);
+        assert_eq!(reader.bytes(PAGE), Some([1]));
+        assert_eq!(reader.bytes::<1>(3 * PAGE), None);
         assert!(matches!(reader.check(), Err(ElfError::Read { .. })));
     }
 }
