@@ -5,19 +5,21 @@
   const { element, format, icon } = jvmprof;
 
   const DEFAULTS = { range: "15m", group: "auto", type: "", refresh: 0, matches: [], base: null, baseMatches: null, heat: "", wrong: [] };
-  /// What profiles can count, by series and sample type. CPU time is pushed as samples alone.
-  const TYPES = {
-    "": "Samples",
-    "process_cpu:cpu": "CPU time",
-    "memory:alloc_space": "Allocated bytes",
-    "memory:alloc_objects": "Allocated objects",
-    "off_cpu:off_cpu": "Waiting time",
-    "off_cpu:waits": "Waits",
-    "mutex:delay": "Waiting for locks",
-    "mutex:contentions": "Contentions of locks",
-    "jvm_pauses:pause": "Time of pauses",
-    "jvm_pauses:pauses": "Pauses of JVMs",
-  };
+  /// What profiles can count beside samples of CPU time, by series and sample type.
+  const SERIES_TYPES = [
+    "process_cpu:cpu",
+    "memory:alloc_space",
+    "memory:alloc_objects",
+    "off_cpu:off_cpu",
+    "off_cpu:waits",
+    "mutex:delay",
+    "mutex:contentions",
+    "jvm_pauses:pause",
+    "jvm_pauses:pauses",
+  ];
+  const TYPES = { "": jvmprof.typeName("samples") };
+  for (const type of SERIES_TYPES) TYPES[type] = jvmprof.typeName(type.split(":")[1]);
+  /// CPU time is pushed as samples alone.
   const CPU_TIME = "process_cpu:cpu";
   /// How long a page waits for an answer; the collector itself gives up earlier and says why.
   const PATIENCE = 90_000;

@@ -5,9 +5,17 @@
   const { element, format, icon } = jvmprof;
 
   const MINUTE = 60_000;
-  jvmprof.PRESETS = { "5m": 5 * MINUTE, "15m": 15 * MINUTE, "1h": 60 * MINUTE, "6h": 360 * MINUTE, "24h": 1440 * MINUTE };
-  const PRESET_NAMES = { "5m": "5 min", "15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h" };
-  const UNITS = { s: 1000, m: MINUTE, h: 60 * MINUTE, d: 1440 * MINUTE, w: 7 * 1440 * MINUTE };
+  const DAY = 1440 * MINUTE;
+  jvmprof.PRESETS = {
+    "5m": 5 * MINUTE,
+    "15m": 15 * MINUTE,
+    "1h": 60 * MINUTE,
+    "6h": 360 * MINUTE,
+    "24h": DAY,
+    "7d": 7 * DAY,
+    "30d": 30 * DAY,
+  };
+  const UNITS = { s: 1000, m: MINUTE, h: 60 * MINUTE, d: DAY, w: 7 * DAY };
   /// The longest range that the collector answers.
   const LONGEST = 400 * UNITS.d;
   const REFRESH = [[0, "Off"], [10, "10 s"], [30, "30 s"], [60, "1 min"]];
@@ -56,8 +64,8 @@
     return length > 0 && length <= LONGEST ? length : null;
   };
 
-  /// `7 d` for `7d`.
-  const spaced = (range) => PRESET_NAMES[range] ?? range.replace(/(?=\D)/, " ");
+  /// `7 d` for `7d`, `5 min` for `5m`.
+  const spaced = (range) => range.replace(/(?=\D)/, " ").replace(/m$/, "min");
 
   /// What `<input type=datetime-local>` takes: local time without a zone.
   function localText(milliseconds) {
@@ -73,8 +81,8 @@
       this.presets = Object.keys(jvmprof.PRESETS).map((range) =>
         element(
           "button",
-          { type: "button", "data-range": range, title: `The last ${PRESET_NAMES[range]}`, onclick: () => onChange({ range }) },
-          PRESET_NAMES[range],
+          { type: "button", "data-range": range, title: `The last ${spaced(range)}`, onclick: () => onChange({ range }) },
+          spaced(range),
         ),
       );
       // Where there is no room for a button each.

@@ -12,8 +12,8 @@
   class Flame {
     /// `scroller` scrolls and holds the graph; `onFocus(node or null)` gets what is pointed at,
     /// `onZoom(node or null)` what the user zooms to, `onMenu(node, x, y)` whose menu the user asks
-    /// for.
-    constructor(scroller, { onFocus, onZoom, onMenu = () => {} }) {
+    /// for. `name` is what a screen reader calls the graph.
+    constructor(scroller, { onFocus, onZoom, onMenu, name = "Flame graph" }) {
       this.scroller = scroller;
       this.onFocus = onFocus;
       this.onZoom = onZoom;
@@ -23,7 +23,7 @@
       this.holder = element("div.flame", {
         tabindex: "0",
         role: "application",
-        "aria-label": "Flame graph. Arrow keys move between frames, Enter zooms, m opens a frame's menu, Escape zooms out.",
+        "aria-label": `${name}. Arrow keys move between frames, Enter zooms, m opens a frame's menu, Escape zooms out.`,
       });
       this.tip = element("div.tip", { role: "tooltip", hidden: true });
       this.marks = { hover: element("div.frame-mark.hover", { hidden: true }), cursor: element("div.frame-mark.cursor", { hidden: true }) };

@@ -6,12 +6,6 @@
   const { element, format } = jvmprof;
 
   let data;
-  const TYPE_NAMES = {
-    samples: "Samples",
-    cpu: "CPU time",
-    alloc_space: "Allocated bytes",
-    alloc_objects: "Allocated objects",
-  };
 
   /// What is counted, the profile's own default, or what the address says.
   function chosenType(name) {
@@ -42,7 +36,7 @@
         subtitle.title = subtitle.textContent;
       };
       this.types = element("select.tool.wide", { "aria-label": "What is counted", onchange: () => this.choose(this.types.value) });
-      for (const { name } of data.types) this.types.append(element("option", { value: name }, TYPE_NAMES[name] ?? name));
+      for (const { name } of data.types) this.types.append(element("option", { value: name }, jvmprof.typeName(name)));
       this.types.value = this.type.name;
       document
         .getElementById("header")

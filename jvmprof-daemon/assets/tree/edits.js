@@ -1,6 +1,7 @@
 // What a user takes out of a profile: stacks without or with a function, and frames that are merged
-// into their callers; and what of a JVM's time is shown. Each is text, `only:acme.Order.total`,
-// which the address keeps; `acme.*` is all of a package or class.
+// into their callers; which packages of the JDK are expanded in the application's view; and what of
+// a JVM's time is shown. Each is text, `only:acme.Order.total`, which the address keeps; `acme.*`
+// is all of a package or class.
 "use strict";
 
 (function (jvmprof) {
@@ -8,6 +9,7 @@
     only: (what) => `Only stacks with ${what}`,
     hide: (what) => `Without stacks with ${what}`,
     merge: (what) => `${what} merged into callers`,
+    expand: (what) => `${what} expanded`,
     activity: (what) => {
       const activity = jvmprof.ACTIVITIES.find(({ key }) => key === what);
       return activity && `Only ${activity.name}`;
@@ -15,7 +17,7 @@
   };
 
   jvmprof.parseEdit = function (text) {
-    const [, kind, what] = /^(only|hide|merge|activity):(.+)$/s.exec(text) ?? [];
+    const [, kind, what] = /^(only|hide|merge|expand|activity):(.+)$/s.exec(text) ?? [];
     const title = kind && KINDS[kind](what);
     return title ? { kind, what, text, title } : null;
   };
@@ -74,9 +76,17 @@
     return kept;
   }
 
+  function matcher(edits, wanted) {
+    const chosen = edits.filter(({ kind }) => kind === wanted);
+    return chosen.length ? (fn) => chosen.some((edit) => matches(edit, fn)) : null;
+  }
+
   /// Which functions are merged into their callers; null for none.
-  jvmprof.isMerged = function (edits) {
-    const merges = edits.filter(({ kind }) => kind === "merge");
-    return merges.length ? (fn) => merges.some((edit) => matches(edit, fn)) : null;
-  };
+  jvmprof.isMerged = (edits) => matcher(edits, "merge");
+
+  /// Which functions of the JDK are shown like the application's; null for none.
+  jvmprof.isExpanded = (edits) => matcher(edits, "expand");
+
+  /// Whether the edits leave no sample out and no frame.
+  jvmprof.isWhole = (edits) => edits.every(({ kind }) => kind === "expand");
 })(globalThis.jvmprof);

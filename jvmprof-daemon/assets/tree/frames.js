@@ -35,12 +35,14 @@
     fn.kind === "root" || fn.kind === "label" || (fn.kind === "marker" && fn.name.startsWith("[truncated"));
 
   /// What is shown for a function that is called by `above`, as it is shown; null for nothing.
-  jvmprof.shownFrame = function (fn, above, frames) {
+  /// `isExpanded(fn)`, if there is one: which functions of the JDK are shown like the
+  /// application's.
+  jvmprof.shownFrame = function (fn, above, frames, isExpanded = null) {
     if (frames === "all") return fn;
     if (!SHOWN.has(fn.kind)) return null;
     if (fn.kind !== "java") return fn;
     if (jvmprof.isAboveCode(above) && THREAD_START.test(fn.name)) return null;
-    if (frames === "app" && JDK.test(fn.name)) return above.isCollapsed ? above : collapsedPackage(fn.name);
+    if (frames === "app" && JDK.test(fn.name) && !isExpanded?.(fn)) return above.isCollapsed ? above : collapsedPackage(fn.name);
     return fn;
   };
 

@@ -48,10 +48,10 @@
   /// The nodes to draw, `{name, value, self, fn, lines, how, children, parent}`: the root, and for
   /// each node of the data the one that it became. With `fold`, a function that calls itself
   /// directly is one node with its caller. `frames` chooses frames, see `jvmprof.shownFrame`;
-  /// `isMerged(fn)`, if there is one, says which ones their callers take in. With a `comparison`
-  /// nodes have `sides` and `ownSides`, samples of the base and of the data, and their value is
-  /// what is drawn.
-  jvmprof.buildTree = function (data, functions, { fold = false, frames = "all", isMerged = null, comparison = null } = {}) {
+  /// `isMerged(fn)`, if there is one, says which ones their callers take in; `isExpanded(fn)` which
+  /// ones of the JDK are shown in the application's view. With a `comparison` nodes have `sides`
+  /// and `ownSides`, samples of the base and of the data, and their value is what is drawn.
+  jvmprof.buildTree = function (data, functions, { fold = false, frames = "all", isMerged = null, isExpanded = null, comparison = null } = {}) {
     const { parent, function: functionOf, total, lines } = data.nodes;
     const how = data.nodes.how ?? [];
     const base = data.nodes.base ?? [];
@@ -89,7 +89,7 @@
     for (let i = 1; !isPlain && i < parent.length; i++) {
       const above = nodes[parent[i]];
       const whole = functions[functionOf[i]];
-      const fn = isMerged?.(whole) ? null : jvmprof.shownFrame(whole, above.fn, frames);
+      const fn = isMerged?.(whole) ? null : jvmprof.shownFrame(whole, above.fn, frames, isExpanded);
       if (fn === null) {
         nodes[i] = above;
         if (own && (own[1][i] || own[0][i]) && jvmprof.isAboveCode(above.fn)) count(childWith(above, jvmprof.NO_JAVA_CALLER), i, own);
@@ -142,6 +142,17 @@
       else lines[at + 1] += more[i + 1];
     }
   }
+
+  /// Whether something below a node was pruned.
+  jvmprof.hasPruned = function (node) {
+    const todo = [node];
+    while (todo.length) {
+      const at = todo.pop();
+      if (at.fn.kind === "pruned") return true;
+      todo.push(...at.children);
+    }
+    return false;
+  };
 
   /// Samples that end in what was pruned.
   jvmprof.prunedSamples = function ({ functions, nodes }) {

@@ -102,6 +102,24 @@ globalThis.jvmprof = {};
     },
   };
 
+  /// What a profile can count, by pprof's names of the sample types.
+  const TYPE_NAMES = {
+    samples: "Samples",
+    cpu: "CPU time",
+    alloc_space: "Allocated bytes",
+    alloc_objects: "Allocated objects",
+    off_cpu: "Waiting time",
+    waits: "Waits",
+    delay: "Waiting for locks",
+    contentions: "Contentions of locks",
+    pause: "Time of pauses",
+    pauses: "Pauses of JVMs",
+    wall: "Wall-clock time",
+  };
+
+  /// What the page calls a sample type; other tools' profiles have types of their own.
+  jvmprof.typeName = (type) => (Object.hasOwn(TYPE_NAMES, type) ? TYPE_NAMES[type] : type);
+
   const plural = (value, one) => (value === 1 ? one : `${one}s`);
 
   /// How the numbers of a profile are shown: `{row, name(value), number(value), more(value),

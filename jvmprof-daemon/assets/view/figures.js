@@ -1,4 +1,5 @@
-// The numbers beside the search: how much is shown, and how many stacks are whole.
+// The numbers beside the search: how much is shown, and how many stacks are whole; and what is said
+// of frames that aren't drawn.
 "use strict";
 
 (function (jvmprof) {
@@ -35,6 +36,23 @@
       figure(measure.number(data.total), measure.name(data.total)),
       ...(measure.more(data.total) ? [figure(measure.more(data.total), measure.moreName)] : []),
       ...(isWhole ? [whole()] : []),
+    );
+  };
+
+  /// What the page says of frames that were pruned; null if none were. `shares(samples)` writes a
+  /// number with its share. `mostLacking`: samples that a frame may lack. `isAll`: the table has
+  /// all samples. `canFetch`: a zoom gets what is below a frame.
+  jvmprof.prunedNotice = function (data, { shares, mostLacking, isAll, canFetch }) {
+    const pruned = jvmprof.prunedSamples(data);
+    if (pruned <= 0) return null;
+    const lacking = mostLacking > 0
+      ? ` A frame lacks what it took in hours in which it was among the lightest: at most ${shares(mostLacking)}, which is in [pruned] too.`
+      : "";
+    const way = canFetch ? " Zoom to a frame to see all below it." : "";
+    const table = isAll ? "The table counts all of them." : "The table counts what is drawn.";
+    return (
+      `Drawn are the heaviest ${format.count(data.nodes.parent.length)} frames; ${shares(pruned)} ` +
+      `end in [pruned], which sums up lighter ones.${lacking}${way} ${table}`
     );
   };
 })(globalThis.jvmprof);

@@ -4,12 +4,27 @@
 (function (jvmprof) {
   const { element } = jvmprof;
 
-  /// The names from the outermost caller to the node.
-  function stackOf(node) {
+  /// The names of a node's stack, the innermost first. In a graph of callers the parent of a node
+  /// is what it calls.
+  jvmprof.stackOf = function (node) {
     const names = [];
-    for (let at = node; at && at.fn.kind !== "root"; at = at.parent) names.unshift(at.name);
-    return names;
-  }
+    let top = node;
+    for (let at = node; at && at.fn.kind !== "root"; at = at.parent) {
+      names.push(at.name);
+      top = at;
+    }
+    return top.hasCallersBelow ? names.reverse() : names;
+  };
+
+  /// Puts a text on the clipboard, and promises what to say of it.
+  jvmprof.copyText = async function (text) {
+    try {
+      await navigator.clipboard.writeText(text);
+      return "Copied.";
+    } catch {
+      return `The browser doesn't let this page copy: ${text}`;
+    }
+  };
 
   /// What can be done with a node: `[[title, action]]`. `act` has `zoom(node)`, `edit(text)`,
   /// `search(text)`, `sandwich(name)` and `copy(text)`.
@@ -23,7 +38,8 @@
       ["Focus: only stacks with it", () => act.edit(`only:${name}`)],
       ["Hide: without stacks with it", () => act.edit(`hide:${name}`)],
     );
-    if (!fn.isCollapsed) all.push(["Merge into its callers", () => act.edit(`merge:${name}`)]);
+    if (fn.isCollapsed) all.push(["Expand: its methods one by one", () => act.edit(`expand:${name}`)]);
+    else all.push(["Merge into its callers", () => act.edit(`merge:${name}`)]);
     if (fn.kind === "java" && !fn.isCollapsed) {
       const { type, package: packageName } = jvmprof.packageOf(name);
       if (type) all.push([`Only stacks with class ${type.split(".").pop()}`, () => act.edit(`only:${type}.*`)]);
@@ -33,7 +49,7 @@
     all.push(
       ["Search it", () => act.search(`"${name}"`)],
       ["Copy name", () => act.copy(name)],
-      ["Copy stack", () => act.copy(stackOf(node).reverse().join("\n"))],
+      ["Copy stack", () => act.copy(jvmprof.stackOf(node).join("\n"))],
     );
     return all;
   }

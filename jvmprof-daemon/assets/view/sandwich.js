@@ -47,7 +47,7 @@
         continue;
       }
       const top = () => ({ name, fn: node.fn, value: 0, self: 0, lines: [], how: [], children: [], parent: null });
-      callers ??= top();
+      callers ??= { ...top(), hasCallersBelow: true };
       callees ??= top();
       count(callers, node);
       let at = callers;
@@ -69,9 +69,12 @@
 
   /// The pane with both trees: callers above, growing upwards, callees below.
   class Sandwich {
-    constructor(onClose) {
+    /// `onFocus(node or null)` gets what is pointed at in either graph, `onMenu(node, x, y, zoom)`
+    /// whose menu the user asks for and what zooms to a node of the same graph.
+    constructor({ onClose, onFocus, onMenu }) {
+      Object.assign(this, { onFocus, onMenu });
       this.title = element("span.sandwich-title");
-      const close = element("button.tool", { type: "button", title: "Back to the flame graph (s)", "aria-label": "Back to the flame graph", onclick: onClose }, icon("close"));
+      const close = element("button.tool", { type: "button", title: "Close callers and callees (s)", "aria-label": "Close callers and callees", onclick: onClose }, icon("close"));
       this.scrollers = { callers: element("div.scroller.sandwich-part"), callees: element("div.scroller.sandwich-part") };
       this.flames = null;
       this.node = element(
@@ -88,18 +91,43 @@
     /// The two graphs, made when they are first needed.
     graphs() {
       if (!this.flames) {
-        const quiet = { onFocus: () => {}, onZoom: () => {} };
         const { callers, callees } = this.scrollers;
-        this.flames = { callers: new jvmprof.Flame(callers, quiet), callees: new jvmprof.Flame(callees, quiet) };
+        this.flames = { callers: this.graph(callers, "Callers"), callees: this.graph(callees, "Callees") };
         this.flames.callers.rootOnTop = false;
       }
       return this.flames;
+    }
+
+    graph(scroller, name) {
+      const { onFocus } = this;
+      const onMenu = (node, x, y) => this.onMenu(node, x, y, (to) => flame.zoomToNode(to));
+      const flame = new jvmprof.Flame(scroller, { onFocus, onZoom: () => {}, onMenu, name });
+      return flame;
+    }
+
+    /// The node that the cursor or else the mouse is on in either graph.
+    pointedAt() {
+      const graphs = Object.values(this.flames ?? {});
+      return (graphs.find(({ cursor }) => cursor) ?? graphs.find(({ hovered }) => hovered))?.pointedAt();
+    }
+
+    /// Gives the focus to the callers, and from there to the callees.
+    focus() {
+      const { callers, callees } = this.graphs();
+      const isThere = callers.holder === document.activeElement;
+      (isThere ? callees : callers).holder.focus();
+    }
+
+    /// Shows what matches; null ends the search.
+    find(search) {
+      for (const flame of Object.values(this.flames ?? {})) flame.find(search);
     }
 
     /// Draws what the tree of the data has of the function.
     draw(root, name, data, { measure, comparison, colours }) {
       const trees = name ? jvmprof.sandwich(root, name) : null;
       this.node.hidden = !name;
+      for (const flame of Object.values(this.flames ?? {})) flame.leave();
       if (!name) return;
       const share = trees ? this.share(trees.callees, root, measure, comparison) : "no samples here";
       const pruned = jvmprof.prunedSamples(data) > 0 ? " · without what is pruned" : "";

@@ -4,6 +4,16 @@
 (function (jvmprof) {
   const VIEWS = ["flame", "both", "table"];
 
+  /// Narrower than this, graph and table beside each other are both too small.
+  const ROOM_FOR_BOTH = 1400;
+
+  /// How a profile is looked at before anything is chosen.
+  jvmprof.firstViewState = function () {
+    const view = innerWidth >= ROOM_FOR_BOTH ? "both" : "flame";
+    const chosen = { colour: "kind", by: "share", edits: [], part: null };
+    return { search: "", view, rootOnTop: true, fold: false, frames: "all", zoom: "", sandwich: "", ...chosen };
+  };
+
   /// Edits have a bit each in a number (see edits.js).
   const MOST_EDITS = 30;
 

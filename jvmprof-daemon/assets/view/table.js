@@ -13,6 +13,9 @@
     total: ["Total", "Samples with the function anywhere on the stack"],
   };
 
+  /// The text, of which a line may break beside the arrow alone.
+  const breakable = (beforeAfter) => beforeAfter.replaceAll(" ", "\u00a0").replace("\u00a0→\u00a0", " → ");
+
   class TopTable {
     /// `onChoose(fn)` gets the function that was clicked.
     constructor(scroller, onChoose) {
@@ -51,6 +54,7 @@
       this.rows = rows;
       this.hasAttributed = hasAttributed;
       this.headers.attributed.hidden = !hasAttributed;
+      this.table.classList.toggle("compared", this.comparison !== null);
       if (!hasAttributed && this.sort.column === "attributed") this.sort.column = "self";
       const open = new Set([...this.open].map((fn) => fn.name));
       this.open = new Set(rows.filter(({ name }) => open.has(name)).map(({ fn }) => fn));
@@ -128,9 +132,11 @@
 
     /// The button that opens a row; room for one where there is nothing to open.
     opener(row, isOpen) {
-      if (!row.lines.length && !row.how.length) return element("span.opener");
-      const label = `Lines of ${row.fn.name}`;
-      return element("button.opener", { type: "button", "aria-expanded": String(isOpen), "aria-label": label, title: "Lines, and how it ran", onclick: () => this.toggle(row) }, isOpen ? "▾" : "▸");
+      const { comparison } = this;
+      if (!row.lines.length && !row.how.length && !comparison) return element("span.opener");
+      const label = `${comparison ? "Change and lines" : "Lines"} of ${row.fn.name}`;
+      const title = comparison ? "What changed, lines, and how it ran" : "Lines, and how it ran";
+      return element("button.opener", { type: "button", "aria-expanded": String(isOpen), "aria-label": label, title, onclick: () => this.toggle(row) }, isOpen ? "▾" : "▸");
     }
 
     toggle(row) {
@@ -141,6 +147,7 @@
     }
 
     details(row) {
+      const across = (...children) => element("tr.detail", {}, element("td.line", { colspan: String(1 + this.columns().length) }, ...children));
       // Shares are of the function's own work; of a mere caller, of its calls.
       const by = row.attributed > 0 ? "attributed" : "total";
       const lines = row.lines.map((line) =>
@@ -154,15 +161,25 @@
       const hows = jvmprof.rowHows(row);
       const all = hows.reduce((sum, { samples }) => sum + samples, 0);
       const text = hows.map(({ name, samples }) => `${name} ${format.share(samples, all)}`).join(", ");
-      if (text) lines.push(element("tr.detail", {}, element("td.line", { colspan: String(1 + this.columns().length) }, `Ran: ${text}`)));
+      if (text) lines.push(across(`Ran: ${text}`));
+      if (this.comparison) lines.unshift(across(...this.columns().map((column) => this.change(row, column))));
       return lines;
     }
 
+    /// What changed, and whether that may be chance.
+    change(row, column) {
+      const sides = this.sides(row, column);
+      return element("div.verdict", {}, `${COLUMNS[column][0]}: `, element("b", {}, this.comparison.beforeAfter(sides)), `, ${this.comparison.verdict(sides)}`);
+    }
+
+    sides(row, column) {
+      return [row.base?.[column] ?? 0, row[column]];
+    }
 
     cell(row, column) {
       const samples = row[column];
       if (samples === null) return element("td.samples", {});
-      if (this.comparison) return this.changeCell([row.base?.[column] ?? 0, samples]);
+      if (this.comparison) return this.changeCell(this.sides(row, column));
       const bar = element("span.bar");
       // The track is as wide as the column: 100 % fills it.
       bar.style.width = `${this.total ? (100 * samples) / this.total : 0}%`;
@@ -184,7 +201,8 @@
         `td.samples.change${isNoise ? ".noise" : more ? ".more-than" : ".less-than"}`,
         { title: `${comparison.beforeAfter(sides)}; ${comparison.verdict(sides)}` },
         element("span.number", {}, comparison.changeText(sides)),
-        element("span.percent", {}, comparison.text(comparison.values(sides)[1])),
+        element("span.percent", {}, breakable(comparison.beforeAfter(sides))),
+        element("span.unseen", {}, comparison.verdict(sides)),
       );
     }
   }

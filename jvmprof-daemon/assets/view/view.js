@@ -5,9 +5,6 @@
 (function (jvmprof) {
   const { element, format, icon } = jvmprof;
 
-  /// Narrower than this, graph and table beside each other are both too small.
-  const ROOM_FOR_BOTH = 1400;
-
   /// Frames that are drawn at most after subtrees were fetched, while nothing is zoomed.
   const MOST_NODES = 60_000;
   /// Nodes whose subtrees are asked for at once: as many as the collector takes.
@@ -18,16 +15,6 @@
 
   const NOT_THERE = "The frame that this address zooms to has no samples here.";
 
-  function hasPruned(node) {
-    const todo = [node];
-    while (todo.length) {
-      const at = todo.pop();
-      if (at.fn.kind === "pruned") return true;
-      todo.push(...at.children);
-    }
-    return false;
-  }
-
   class ProfileView {
     /// `state` is how it is looked at first (see state.js); `onState(changes)` gets what the user
     /// changed. `fetchSubtrees(hashes)` promises the tree of the stacks through these nodes, where
@@ -35,7 +22,7 @@
     constructor(container, { state = {}, onState = () => {}, fetchSubtrees = null } = {}) {
       this.onState = onState;
       this.fetchSubtrees = fetchSubtrees;
-      this.state = { ...this.firstState(), ...state };
+      this.state = { ...jvmprof.firstViewState(), ...state };
       this.build(container);
       this.flame = new jvmprof.Flame(this.flameScroller, {
         onFocus: (node) => this.showStatus(node),
@@ -45,15 +32,10 @@
       this.table = new jvmprof.TopTable(this.tableScroller, (fn) => this.chooseFunction(fn));
       this.colours = this.table.colours = this.flame.colours;
       this.comparison = null;
+      this.found = null;
       this.flame.rootOnTop = this.state.rootOnTop;
       this.applySwitches();
       document.addEventListener("keydown", (event) => this.key(event));
-    }
-
-    firstState() {
-      const view = innerWidth >= ROOM_FOR_BOTH ? "both" : "flame";
-      const chosen = { colour: "kind", by: "share", edits: [], part: null };
-      return { search: "", view, rootOnTop: true, fold: false, frames: "all", zoom: "", sandwich: "", ...chosen };
     }
 
     build(container) {
@@ -91,7 +73,11 @@
       this.heatmap = new jvmprof.Heatmap((part) => this.change({ part }));
       this.pauseLane = new jvmprof.PauseLane();
       this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => this.toggleSandwich());
-      this.sandwich = new jvmprof.Sandwich(() => this.change({ sandwich: "" }));
+      this.sandwich = new jvmprof.Sandwich({
+        onClose: () => this.change({ sandwich: "" }),
+        onFocus: (node) => this.showStatus(node),
+        onMenu: (node, x, y, zoom) => this.menu(node, x, y, zoom),
+      });
       this.flameScroller = element("div.scroller.flame-scroller");
       this.tableScroller = element("div.scroller.table-scroller");
       this.legend = element("div.legend", { role: "group", "aria-label": "Colours" });
@@ -178,7 +164,7 @@
       const chosen = jvmprof.chosenActivities(edits);
       this.showActivities(edited, chosen);
       this.shown = jvmprof.ofActivities(edited, chosen);
-      const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits) };
+      const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) };
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
       this.edits.show(edits, part);
@@ -186,7 +172,8 @@
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.data.total });
       this.flame.draw(root, root.value);
-      this.drawTable(edits.length > 0 || part !== null);
+      this.isEdited = !jvmprof.isWhole(edits);
+      this.drawTable(this.isEdited || part !== null);
       this.showLegend();
       this.showNotices();
       this.showZoom();
@@ -220,31 +207,19 @@
     rowsOfTree(counted, isPart) {
       const rows = jvmprof.functionRows(this.tree);
       const { lineCounts } = this.shown;
-      if (lineCounts && !this.state.edits.length) return jvmprof.withPartLines(rows, lineCounts);
+      if (lineCounts && !this.isEdited) return jvmprof.withPartLines(rows, lineCounts);
       return jvmprof.withLines(rows, counted, isPart);
     }
 
-    /// The menu of a frame.
-    menu(node, x, y) {
+    /// The menu of a frame; `zoom(node)` zooms to one in its graph.
+    menu(node, x, y, zoom = (to) => this.zoomTo(to)) {
       jvmprof.showMenu(node, x, y, {
-        zoom: (to) => {
-          this.flame.zoomToNode(to);
-          this.zoom(to.parent ? to : null);
-        },
+        zoom,
         edit: (text) => this.change({ edits: [...this.state.edits.filter((it) => it !== text), text] }),
         search: (text) => this.setSearch(text),
         sandwich: (name) => this.change({ sandwich: name }),
-        copy: (text) => this.copy(text),
+        copy: async (text) => (this.status.textContent = await jvmprof.copyText(text)),
       });
-    }
-
-    async copy(text) {
-      try {
-        await navigator.clipboard.writeText(text);
-        this.status.textContent = "Copied.";
-      } catch {
-        this.status.textContent = `The browser doesn't let this page copy: ${text}`;
-      }
     }
 
     undo() {
@@ -263,6 +238,11 @@
         if (this.nodes[i] === node && (this.nodes[parent[i]] !== node || parent[i] === 0)) sources.push(i);
       }
       return sources.sort((a, b) => total[b] - total[a]);
+    }
+
+    zoomTo(node) {
+      this.flame.zoomToNode(node);
+      this.zoom(node.parent ? node : null);
     }
 
     zoom(node) {
@@ -286,7 +266,7 @@
     /// Fetches what is below these nodes, if something of it was pruned or they aren't known.
     async fetchPruned(hashes, node) {
       const targets = hashes.filter((hash) => !this.asked.has(hash)).slice(0, MOST_TARGETS);
-      if (!this.fetchSubtrees || !targets.length || (node && !hasPruned(node))) return;
+      if (!this.fetchSubtrees || !targets.length || (node && !jvmprof.hasPruned(node))) return;
       targets.forEach((hash) => this.asked.add(hash));
       const { whole } = this;
       document.body.classList.add("fetching");
@@ -310,38 +290,58 @@
 
     // Callers and callees
 
+    /// Shows those of the function that is pointed at, zoomed or chosen. Where some are shown, goes
+    /// on to the function that is pointed at among them, or else back.
     toggleSandwich() {
-      const quoted = /^"(.+)"$/.exec(this.state.search)?.[1];
-      const name = this.state.sandwich ? "" : (this.flame.pointedAt()?.fn ?? this.zoomedNode?.fn)?.name ?? quoted;
+      const { sandwich, view } = this.state;
+      if (sandwich) {
+        const next = this.sandwich.pointedAt()?.name ?? sandwich;
+        return this.change({ sandwich: next === sandwich ? "" : next });
+      }
+      const inGraph = (this.flame.pointedAt() ?? this.zoomedNode)?.name;
+      const inTable = /^"(.+)"$/.exec(this.state.search)?.[1];
+      const name = view === "table" ? inTable ?? inGraph : inGraph ?? inTable;
       if (name !== undefined && name !== this.tree?.name) this.change({ sandwich: name });
       else this.status.textContent = "Zoom to a frame, point at one, or choose a function in the table: then its callers and callees are shown.";
     }
 
     showSandwich() {
-      const { sandwich } = this.state;
+      const { sandwich, view } = this.state;
+      const focused = document.activeElement;
+      if (sandwich) this.flame.leave();
       this.main.classList.toggle("has-sandwich", sandwich !== "");
       this.sandwichButton.setAttribute("aria-pressed", String(sandwich !== ""));
       this.sandwich.draw(this.tree, sandwich, this.data, this.flame);
+      this.findInSandwich();
+      // The focus of a graph that goes is that of what comes.
+      if (sandwich && focused === this.flame.holder) this.focusGraph();
+      if (sandwich || !this.sandwich.node.contains(focused)) return;
+      if (view === "table") this.sandwichButton.focus();
+      else this.focusGraph();
+    }
+
+    /// A search for the function itself would only fade all others.
+    findInSandwich() {
+      const { sandwich, search } = this.state;
+      if (sandwich) this.sandwich.find(search === `"${sandwich}"` ? null : this.found);
+    }
+
+    focusGraph() {
+      if (this.state.sandwich) this.sandwich.focus();
+      else this.flame.holder.focus();
     }
 
     showNotices(text = null) {
-      const { shown: data } = this;
-      const { number } = this.flame.measure;
       const share = (samples) => format.share(samples, this.tree.value);
-      const pruned = jvmprof.prunedSamples(data);
-      const texts = [text, this.comparison?.notice(), jvmprof.framesNotice(this.state.frames, this.tree, share)];
-      if (pruned > 0) {
-        const isAll = this.state.frames === "all" && !this.state.edits.length && !this.state.part;
-        const table = isAll ? "The table counts all of them." : "The table counts what is drawn.";
-        const lacking = this.mostLacking > 0
-          ? ` A frame lacks what it took in hours in which it was among the lightest: at most ${number(this.mostLacking)} (${share(this.mostLacking)}), which is in [pruned] too.`
-          : "";
-        const way = this.fetchSubtrees ? " Zoom to a frame to see all below it." : "";
-        texts.push(
-          `Drawn are the heaviest ${format.count(data.nodes.parent.length)} frames; ${number(pruned)} (${share(pruned)}) ` +
-            `end in [pruned], which sums up lighter ones.${lacking}${way} ${table}`,
-        );
-      }
+      const shares = (samples) => `${this.flame.measure.number(samples)} (${share(samples)})`;
+      const isAll = this.state.frames === "all" && !this.isEdited && !this.state.part;
+      const pruned = { shares, mostLacking: this.mostLacking, isAll, canFetch: Boolean(this.fetchSubtrees) };
+      const texts = [
+        text,
+        this.comparison?.notice(),
+        jvmprof.framesNotice(this.state.frames, this.tree, share),
+        jvmprof.prunedNotice(this.shown, pruned),
+      ];
       this.notice.replaceChildren(...texts.filter(Boolean).map((it) => element("p.notice", { role: "status" }, it)));
     }
 
@@ -356,7 +356,7 @@
       if (event.key === "Escape") {
         event.stopPropagation();
         if (this.searchBox.value) this.setSearch("");
-        else this.flame.holder.focus();
+        else this.focusGraph();
       } else if (event.key === "Enter") {
         clearTimeout(this.searchTimer);
         this.change({ search: this.searchBox.value });
@@ -376,8 +376,9 @@
     search() {
       const search = jvmprof.parseSearch(this.state.search);
       this.searchBox.classList.toggle("wrong", Boolean(search?.error));
-      const valid = search && !search.error ? search : null;
+      const valid = (this.found = search && !search.error ? search : null);
       this.flame.find(valid);
+      this.findInSandwich();
       // A chosen row filters nothing: its neighbours in the table are what one looks at next.
       this.table.find(this.state.search.startsWith('"') ? null : valid);
       this.matched.textContent = search?.error ? "no valid expression" : "";
@@ -399,6 +400,8 @@
       if (this.data) {
         if (DRAWN_BY.some((name) => before[name] !== this.state[name])) this.drawTree();
         else if (before.sandwich !== this.state.sandwich) this.showSandwich();
+        // In a small window it stands below the table.
+        if (!before.sandwich && this.state.sandwich) this.sandwich.node.scrollIntoView({ block: "nearest" });
         if (before.zoom !== this.state.zoom) this.showZoomed(this.flame.zoomed?.data ?? null);
         if (before.rootOnTop !== this.state.rootOnTop) this.flame.setRootOnTop(this.state.rootOnTop);
         if (before.search !== this.state.search) this.search();
@@ -417,7 +420,7 @@
 
     /// Looks at the profile as the address says, without a call of `onState`.
     applyState(state) {
-      this.state = { ...this.firstState(), ...state };
+      this.state = { ...jvmprof.firstViewState(), ...state };
       this.searchBox.value = this.state.search;
       this.flame.rootOnTop = this.state.rootOnTop;
       this.applySwitches();
@@ -484,7 +487,7 @@
       else if (event.key === "1") this.change({ view: "flame" });
       else if (event.key === "2") this.change({ view: "both" });
       else if (event.key === "3") this.change({ view: "table" });
-      else if (event.key === "f") this.flame.holder.focus();
+      else if (event.key === "f") this.focusGraph();
       else if (event.key === "t") this.activityBar.focus();
       else if (event.key === "?") jvmprof.help();
     }

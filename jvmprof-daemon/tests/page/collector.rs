@@ -208,8 +208,15 @@ fn ranges_of_any_length_are_shown_and_wrong_parts_of_an_address_are_said() {
     assert_eq!(browser.evaluate(SHOWN), total);
     assert!(address(&mut browser).contains("range=7d"));
     assert_eq!(browser.evaluate("jvmprof.page.timeline.to - jvmprof.page.timeline.from"), 7 * 86_400_000);
-    browser.wait_for(&format!("{}?.getAttribute('aria-pressed') === 'true'", button("Last 7 d")));
+    browser.wait_for(&format!("{}?.getAttribute('aria-pressed') === 'true'", button("7 d")));
+    assert_eq!(browser.evaluate(&format!("Boolean({})", button("Custom"))), true, "it is a preset");
     picture(&mut browser, "collector-week");
+    browser.point(&button("30 d"), true);
+    browser.wait_for("jvmprof.page.timeline.to - jvmprof.page.timeline.from === 30 * 86_400_000");
+    assert!(address(&mut browser).contains("range=30d"));
+    visit(&mut browser, &format!("{}/?range=9d", server.url));
+    assert_eq!(browser.evaluate(SHOWN), total);
+    browser.wait_for(&format!("{}?.getAttribute('aria-pressed') === 'true'", button("Last 9 d")));
     visit(&mut browser, &format!("{}/?range=7y&type=nothing&timeline=rainbow", server.url));
     let notice = browser.evaluate("document.getElementById('message').innerText");
     assert!(notice.as_str().unwrap().contains("“range=7y”, “type=nothing”, “timeline=rainbow”"), "{notice}");

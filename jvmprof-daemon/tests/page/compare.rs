@@ -46,6 +46,10 @@ const MOST_GROWN: &str = "(() => { jvmprof.view.table.sort = { column: 'self', d
 
 const HUE: &str = "((d) => /^hsl\\((\\d+) (\\d+)%/.exec(jvmprof.view.flame.fill(d)))";
 
+/// Numbers of the table that don't fit into their column.
+const CUT: &str = "[...document.querySelectorAll('td.change :is(.number, .percent)')].filter((it) => it.checkVisibility() && \
+it.scrollWidth > it.clientWidth).map((it) => it.textContent)";
+
 #[test]
 #[ignore = "needs Chromium"]
 fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
@@ -59,6 +63,18 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
     assert!(notice.as_str().unwrap().contains("two-proportion z-test"), "{notice}");
     let cell = browser.evaluate("document.querySelector('.top tbody td.samples').className");
     assert_eq!(cell, "samples change more-than");
+    let sides = browser.evaluate("document.querySelector('.top tbody td.change .percent').textContent");
+    assert!(sides.as_str().unwrap().contains('→'), "{sides}: before and after");
+    browser.evaluate("document.querySelector('.top button.opener').focus()");
+    browser.press("Enter");
+    browser.wait_for("Boolean(document.querySelector('.top tr.detail'))");
+    let verdicts = browser.evaluate("document.querySelector('.top tr.detail').innerText");
+    for part in ["Self: ", "Total: ", " → ", " standard errors"] {
+        assert!(verdicts.as_str().unwrap().contains(part), "{part} in {verdicts}");
+    }
+    let chance = "[...document.querySelectorAll('td.noise')].every((it) => /may be chance|no difference/.test(it.textContent))";
+    assert_eq!(browser.evaluate(chance), true);
+    picture(&mut browser, "compare-files-open");
     let red = format!(
         "jvmprof.view.flame.root.descendants().filter((d) => d.data.name === '{grown}').map({HUE}).some((it) => it[1] === '4')"
     );
@@ -75,10 +91,11 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
     for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
         browser.resize(width, 900);
         browser.prefer(scheme);
-        for view in ["both", "flame"] {
+        for view in ["both", "both&by=time", "flame"] {
             browser.open("about:blank");
             visit(&mut browser, &format!("{url}#view={view}"));
             assert_all_is_reachable(&mut browser, width, "two files");
+            assert_eq!(browser.evaluate(CUT), serde_json::json!([]), "numbers at {width}");
             picture(&mut browser, &format!("compare-files-{view}-{width}-{scheme}"));
         }
     }

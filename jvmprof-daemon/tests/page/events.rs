@@ -11,7 +11,8 @@ use crate::data::{Numbers, Shape, window};
 use crate::record::write_all;
 use crate::{picture, visit};
 
-fn allocation(start: SystemTime) -> Batch {
+/// A stack that stands for three events.
+fn sampled(event: EventType, start: SystemTime) -> Batch {
     let frame = |kind, name: &str| {
         Arc::new(Frame { kind, address: None, mapping: None, lines: vec![Line::named(name)] })
     };
@@ -25,7 +26,7 @@ fn allocation(start: SystemTime) -> Batch {
         times: Vec::new(),
     };
     Batch {
-        event: EventType::Allocation,
+        event,
         start,
         duration: Duration::from_secs(10),
         period: 512 << 10,
@@ -42,7 +43,7 @@ fn what_is_counted_is_chosen_among_the_types_of_all_events() {
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let cpu = window(now, Duration::from_secs(10), 2_000, Shape::Program, &mut Numbers::new(1));
-    let url = write_all(&[cpu, allocation(now)], &folder.path().join("x.html"));
+    let url = write_all(&[cpu, sampled(EventType::Allocation, now)], &folder.path().join("x.html"));
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &url);
     let figures = "(document.querySelector('.figures')?.innerText ?? '')";
@@ -66,5 +67,24 @@ fn what_is_counted_is_chosen_among_the_types_of_all_events() {
     browser.open("about:blank");
     browser.open(url.as_str().unwrap());
     browser.wait_for(&format!("{figures}.includes('40 objects')"));
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn each_type_has_the_name_that_the_collectors_page_has_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let events = [EventType::Wall, EventType::OffCpu, EventType::Lock, EventType::Pause];
+    let batches = events.map(|event| sampled(event, now));
+    let url = write_all(&batches, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    browser.open(&url);
+    browser.wait_for("document.querySelectorAll('header select option').length === 6");
+    let names = "[...document.querySelector('header select').options].map((it) => it.text).join(', ')";
+    assert_eq!(
+        browser.evaluate(names),
+        "Wall-clock time, Waiting time, Waiting for locks, Contentions of locks, Time of pauses, Pauses of JVMs"
+    );
     assert_eq!(browser.complaints, [""; 0]);
 }

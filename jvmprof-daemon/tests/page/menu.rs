@@ -15,12 +15,12 @@ fn page(folder: &tempfile::TempDir) -> String {
 }
 
 /// The heaviest frame with this name.
-fn frame(name: &str) -> String {
+pub(crate) fn frame(name: &str) -> String {
     format!("jvmprof.view.flame.drawnBoxes().find((g) => g.data.name.endsWith('{name}'))")
 }
 
 /// Opens the menu of a frame by the right mouse button.
-fn open_menu(browser: &mut Browser, name: &str) {
+pub(crate) fn open_menu(browser: &mut Browser, name: &str) {
     browser.evaluate(&format!(
         "(() => {{ const place = jvmprof.view.flame.place({}); document.querySelector('.flame').dispatchEvent(new MouseEvent('contextmenu', \
          {{ bubbles: true, cancelable: true, clientX: place.x + place.width / 2, clientY: place.y + 9 }})) }})()",
@@ -29,7 +29,8 @@ fn open_menu(browser: &mut Browser, name: &str) {
     browser.wait_for("document.activeElement.getAttribute('role') === 'menuitem'");
 }
 
-fn choose(browser: &mut Browser, title: &str) {
+/// Chooses what begins with this title in a frame's menu.
+pub(crate) fn choose(browser: &mut Browser, title: &str) {
     let item = format!(
         "[...document.querySelectorAll('.frame-menu button')].find((b) => b.innerText.startsWith('{title}'))"
     );

@@ -7,7 +7,7 @@ use jvmprof_daemon::export::collector::ReadLimits;
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::record::write;
-use crate::server::{Server, fill, open};
+use crate::server::{Server, fill, millis, open};
 use crate::{picture, visit};
 
 pub(crate) const WIDTHS: [u32; 3] = [1440, 800, 420];
@@ -37,6 +37,9 @@ pub(crate) fn assert_all_is_reachable(browser: &mut Browser, width: u32, page: &
     assert!(scrolled <= u64::from(width), "{page} at {width} is {scrolled} wide");
 }
 
+/// Narrower than this, the collector's presets are a list (`style.css`).
+const NARROWEST_WITH_PRESETS: u32 = 1241;
+
 /// The rows that the head of the page takes.
 const HEAD_ROWS: &str = "new Set([...document.querySelectorAll('header > *')].filter((it) => it.checkVisibility() && \
 it.offsetWidth && it.offsetHeight).map((it) => { const b = it.getBoundingClientRect(); return Math.round((b.top + b.bottom) / 20) })).size";
@@ -56,11 +59,21 @@ fn the_collectors_controls_can_be_reached_at_every_width() {
             assert_all_is_reachable(&mut browser, width, view);
             picture(&mut browser, &format!("widths-collector-{view}-{width}"));
         }
-        // With a range of one's own, whose text is the longest.
-        visit(&mut browser, &format!("{}/?range=9d", server.url));
-        assert_all_is_reachable(&mut browser, width, "a range of one's own");
-        if width >= 800 {
-            assert_eq!(browser.evaluate(HEAD_ROWS), 1, "the head at {width}");
+    }
+    // With a range of one's own: the text that stays whole, and the longest, of other days.
+    let now = millis(SystemTime::now());
+    let days = |count: i64| now + count * 86_400_000;
+    for range in ["range=9d".to_owned(), format!("from={}&to={}", days(-2), days(2))] {
+        for width in WIDTHS.into_iter().chain([NARROWEST_WITH_PRESETS]) {
+            browser.resize(width, 900);
+            visit(&mut browser, &format!("{}/?{range}", server.url));
+            assert_all_is_reachable(&mut browser, width, &range);
+            if width >= 800 {
+                assert_eq!(browser.evaluate(HEAD_ROWS), 1, "the head at {width} with {range}");
+            }
+            let has_presets = browser.evaluate("document.querySelector('.presets').checkVisibility()");
+            assert_eq!(has_presets, width >= NARROWEST_WITH_PRESETS, "at {width}");
+            picture(&mut browser, &format!("widths-collector-{}-{width}", &range[..5]));
         }
     }
     assert_eq!(browser.complaints, [""; 0]);
@@ -113,4 +126,5 @@ fn bars_of_the_table_are_as_long_as_their_share() {
         let longest = "Math.max(...[...document.querySelectorAll('.bar')].map((bar) => bar.offsetWidth / bar.parentElement.offsetWidth))";
         assert!(browser.evaluate(longest).as_f64().unwrap() > 0.9, "at {width}: one function has nearly all");
     }
+    assert_eq!(browser.complaints, [""; 0]);
 }

@@ -88,6 +88,7 @@ fn a_tooltip_of_the_collector_says_how_a_method_ran() {
         assert!(row.contains(mode), "{mode} in {tip}");
     }
     picture(&mut browser, "zoom-tooltip");
+    assert_eq!(browser.complaints, [""; 0]);
 }
 
 #[test]

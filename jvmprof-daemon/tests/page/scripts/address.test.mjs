@@ -12,6 +12,11 @@ test("ranges of any length are understood, others are not", () => {
   }
 });
 
+test("presets are as long as their text says", () => {
+  assert.deepEqual(Object.keys(jvmprof.PRESETS), ["5m", "15m", "1h", "6h", "24h", "7d", "30d"]);
+  for (const [range, length] of Object.entries(jvmprof.PRESETS)) assert.equal(jvmprof.rangeLength(range), length, range);
+});
+
 test("how a profile is looked at survives its address", () => {
   const state = {
     search: 'kind:java & "x"',
@@ -23,7 +28,7 @@ test("how a profile is looked at survives its address", () => {
     sandwich: "acme.Shop.price",
     colour: "package",
     by: "time",
-    edits: ["only:acme.Shop.*", "hide:acme.Cart.add&x=1"],
+    edits: ["only:acme.Shop.*", "hide:acme.Cart.add&x=1", "expand:java.util.*"],
     part: [1500, 2500],
   };
   const query = new URLSearchParams();

@@ -43,6 +43,14 @@ test("a merged frame's time is its caller's", () => {
   });
 });
 
+test("an expanded package leaves nothing out", () => {
+  const edits = ["expand:java.util.*"].map(jvmprof.parseEdit);
+  assert.equal(edits[0].title, "java.util.* expanded");
+  assert.equal(jvmprof.editedData(DATA, jvmprof.functions(DATA), edits), DATA);
+  assert.deepEqual([jvmprof.isWhole(edits), jvmprof.isWhole([jvmprof.parseEdit("hide:acme.*")])], [true, false]);
+  assert.deepEqual([jvmprof.isMerged(edits), jvmprof.isExpanded([])], [null, null]);
+});
+
 test("rows attribute what is native to the nearest Java caller", () => {
   const data = treeOf([["acme.Shop.serve;native:memcpy", 4], ["acme.Shop.serve", 1], ["native:gc", 2]]);
   const { root } = jvmprof.buildTree(data, jvmprof.functions(data));

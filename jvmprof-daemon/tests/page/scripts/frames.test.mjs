@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load, paths, treeOf } from "./load.mjs";
 
-const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "view/sandwich.js");
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "view/sandwich.js", "view/menu.js");
 
 function build(stacks, options) {
   const data = treeOf(stacks);
@@ -40,6 +40,23 @@ test("calls within the JDK are one frame of the application's view", () => {
   assert.deepEqual(app["acme.Shop.serve;java.util.*"], [3, 0]);
   assert.deepEqual(app["acme.Shop.serve;java.util.*;acme.Key.hashCode"], [3, 3]);
   assert.equal(Object.keys(app).length, 5);
+});
+
+test("an expanded package of the JDK is shown like the application's", () => {
+  const stacks = [
+    ["acme.Shop.serve;java.util.HashMap.get;java.util.HashMap.hash;java.lang.String.hashCode", 3],
+    ["acme.Shop.serve;java.lang.Iterable.forEach;java.util.ArrayList.forEach;acme.Shop.price", 2],
+  ];
+  const isExpanded = jvmprof.isExpanded([jvmprof.parseEdit("expand:java.util.*")]);
+  assert.deepEqual(paths(build(stacks, { frames: "app", isExpanded })), {
+    "acme.Shop.serve": [5, 0],
+    "acme.Shop.serve;java.util.HashMap.get": [3, 0],
+    "acme.Shop.serve;java.util.HashMap.get;java.util.HashMap.hash": [3, 0],
+    "acme.Shop.serve;java.util.HashMap.get;java.util.HashMap.hash;java.lang.*": [3, 3],
+    "acme.Shop.serve;java.lang.*": [2, 0],
+    "acme.Shop.serve;java.lang.*;java.util.ArrayList.forEach": [2, 0],
+    "acme.Shop.serve;java.lang.*;java.util.ArrayList.forEach;acme.Shop.price": [2, 2],
+  });
 });
 
 test("every choice of frames keeps all samples", () => {
@@ -102,4 +119,13 @@ test("callers and callees are those of every call", () => {
   assert.deepEqual(paths(callers), { b: [6, 0], "b;main": [6, 6], a: [1, 0], "a;main": [1, 1] });
   assert.deepEqual(paths(callees), { f: [4, 0], "f;y": [4, 4], x: [3, 3] });
   assert.equal(jvmprof.sandwich(root, "nobody"), null);
+});
+
+test("a copied stack begins with the innermost frame, among callers, too", () => {
+  const root = build([["main;a;f;x", 1]]);
+  const { callers, callees } = jvmprof.sandwich(root, "f");
+  const innermost = (node) => (node.children.length ? innermost(node.children[0]) : node);
+  assert.deepEqual(jvmprof.stackOf(innermost(root)), ["x", "f", "a", "main"]);
+  assert.deepEqual(jvmprof.stackOf(innermost(callers)), ["f", "a", "main"]);
+  assert.deepEqual(jvmprof.stackOf(innermost(callees)), ["x", "f"]);
 });
