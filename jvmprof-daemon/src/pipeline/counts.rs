@@ -1,6 +1,7 @@
 //! Counters on the way from kernel events to batches.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use jvmprof_common::abi::{Counter, Event};
 
@@ -14,6 +15,7 @@ use super::thread_contexts::{ThreadContextCounts, ThreadContexts};
 use super::windows::ClockCounts;
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::process::process_table::ProcessTableCounts;
+use crate::profile::model::Frame;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheUsage, Outcome, SymbolCounts};
 
@@ -140,6 +142,12 @@ impl Pipeline {
 
     pub fn samples(&self) -> u64 {
         self.state.outcomes.values().copied().sum::<SamplesByEvent>().total()
+    }
+
+    /// Returns the stacks of CPU time of the open window with their samples, leaf first. Functions
+    /// of native code may not have their names yet.
+    pub fn cpu_stacks(&self) -> impl Iterator<Item = (&[Arc<Frame>], u64)> {
+        self.state.windows.cpu_stacks()
     }
 
     /// Returns how long the threads have waited whose switches are seen, by their ids.

@@ -239,6 +239,12 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         self.series_of.clear();
     }
 
+    /// Returns the window's stacks with the samples that each counts for, as they are now.
+    pub fn stacks(&self) -> impl Iterator<Item = (&[Arc<Frame>], u64)> {
+        let all = self.series.iter().map(|(_, stacks)| stacks).chain(self.unlabelled.values());
+        all.flatten().map(|(key, stack)| (&*key.frames, stack.weight.count))
+    }
+
     /// Returns the number of samples that went into the series of the rest, since the start.
     pub fn over_limit(&self) -> u64 {
         self.over_limit

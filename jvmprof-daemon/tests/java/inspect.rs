@@ -206,7 +206,7 @@ fn a_jvm_is_listed_and_found_by_its_main_class() {
     let classes = compile_java(dir.path(), "FoundByName", &source);
     let (feature, home) = jdks().into_iter().next_back().unwrap();
     let java = home.join("bin/java");
-    let args = ["-cp", classes.to_str().unwrap(), "FoundByName", "0"];
+    let args = ["-XX:+UseSerialGC", "-Xmx300m", "-cp", classes.to_str().unwrap(), "FoundByName", "0"];
     let load = Workload::start(&java, &args);
     let deadline = Instant::now() + Duration::from_secs(60);
     let line = loop {
@@ -223,7 +223,11 @@ fn a_jvm_is_listed_and_found_by_its_main_class() {
     };
     assert!(line["version"].as_str().unwrap().starts_with(&feature.to_string()), "{line}");
     let text = String::from_utf8(jvmprof().arg("ps").output().unwrap().stdout).unwrap();
-    assert!(text.contains("MAIN CLASS") && text.contains("FoundByName"), "{text}");
+    let row = text.lines().find(|line| line.contains("FoundByName")).unwrap_or_else(|| panic!("{text}"));
+    assert!(text.contains("MAIN CLASS AND FLAGS"), "{text}");
+    assert!(row.contains(" -XX:+UseSerialGC") && row.contains(" -XX:MaxHeapSize=300m"), "{text}");
+    let heap = line["flags"].as_array().unwrap().iter().find(|flag| flag["name"] == "MaxHeapSize");
+    assert_eq!(heap.map(|flag| &flag["value"]), Some(&(300 << 20).to_string().into()), "{line}");
 
     let summary = record_json(&["-p", "FoundByName", "-d", "1s"]);
     assert!(summary["samples"].as_u64().unwrap() > 5, "{summary}");

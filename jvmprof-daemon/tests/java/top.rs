@@ -1,4 +1,4 @@
-//! `top` on a terminal of its own, over a real JVM.
+//! What is shown live on a terminal of its own, over a real JVM: `top`, and `record`'s progress.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -171,4 +171,20 @@ fn once_prints_a_table_and_without_a_terminal_there_is_no_other_way() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{error}");
     assert!(error.contains("--once") && error.contains("jvmprof record"), "{error}");
+}
+
+#[test]
+fn a_recording_shows_the_hottest_methods_while_it_goes_on() {
+    let (dir, jvm) = hot();
+    let file = dir.path().join("hot.pb.gz");
+    let mut command = jvmprof();
+    command.args(["record", "-F", "199", "-p", &jvm.pid().to_string(), "-o", file.to_str().unwrap()]);
+    let mut recording = OnTerminal::start(command);
+    recording.wait_for("the hottest method", |lines| {
+        lines.iter().any(|line| line.ends_with(" %  Hot.crunch"))
+            && lines.iter().any(|line| line.contains(" samples (Ctrl-C ends)"))
+    });
+    recording.press("\u{3}");
+    recording.end();
+    assert!(file.exists());
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::app::jvms::inspector::{JvmInspector, JvmProblem};
 use crate::hotspot::java_heap::find_allocation_functions;
-use crate::hotspot::{Hotspot, HotspotError, LiveMemory, images};
+use crate::hotspot::{Hotspot, HotspotError, LiveMemory, VmFlag, images};
 use crate::own_process::capabilities::{SYS_PTRACE, advice};
 use crate::process::procfs::{self, ProcessInfo};
 use crate::process::{Backing, MappedCode, Mappings, executable_mappings::is_hotspot};
@@ -43,6 +43,14 @@ pub(super) struct BriefJvm {
     pub(super) executable: String,
     /// `None`: it can't be read.
     pub(super) labels: Option<JvmLabels>,
+    hotspot: Option<Hotspot<LiveMemory>>,
+}
+
+impl BriefJvm {
+    /// Reads the flags that don't have their default values.
+    pub(super) fn flags(&self) -> Vec<VmFlag> {
+        self.hotspot.as_ref().map(Hotspot::flags).unwrap_or_default()
+    }
 }
 
 /// Returns all JVMs with what is quickly read of them.
@@ -62,7 +70,9 @@ fn brief_of(pid: u32) -> Option<BriefJvm> {
         return None;
     }
     let executable = executable(&procfs::process_info(pid).ok()?);
-    Some(BriefJvm { pid, executable, labels: attached.ok().map(|hotspot| JvmLabels::read(&hotspot, pid).0) })
+    let hotspot = attached.ok();
+    let labels = hotspot.as_ref().map(|hotspot| JvmLabels::read(hotspot, pid).0);
+    Some(BriefJvm { pid, executable, labels, hotspot })
 }
 
 /// Returns a process's main class, if it is a JVM that can be read.

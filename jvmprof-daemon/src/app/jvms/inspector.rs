@@ -222,9 +222,7 @@ fn tier(compiled: &CompiledMethod) -> &'static str {
 }
 
 fn is_reported(flag: &VmFlag) -> bool {
-    let collector = flag.name.starts_with("Use") && flag.name.ends_with("GC") && flag.value == "true";
-    let by_itself = matches!(flag.origin, FlagOrigin::Ergonomic | FlagOrigin::Other);
-    !by_itself || collector || CODE_FLAGS.contains(&&*flag.name)
+    flag.is_set_by_user() || flag.is_collector() || CODE_FLAGS.contains(&&*flag.name)
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

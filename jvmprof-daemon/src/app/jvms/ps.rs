@@ -11,6 +11,7 @@ use super::hidden::HiddenProcesses;
 use super::host_search;
 use crate::app::args::PsArgs;
 use crate::app::stdout::print_text_or_json;
+use crate::hotspot::VmFlag;
 use crate::process::procfs;
 
 /// Time over which the use of CPUs is measured.
@@ -26,6 +27,8 @@ struct JvmLine {
     executable: String,
     /// CPU time over half a second, in percent of one CPU.
     cpu_percent: f64,
+    /// Flags that say which JVM this is.
+    flags: Vec<VmFlag>,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,9 +59,30 @@ pub(in crate::app) fn run(args: &PsArgs) -> anyhow::Result<()> {
         main_class: jvm.labels.as_ref().and_then(|labels| labels.main_class.clone()),
         executable: jvm.executable.clone(),
         cpu_percent: percent(jvm.pid),
+        flags: jvm.flags().into_iter().filter(is_listed).collect(),
     });
     let table = JvmTable { jvms: jvms.collect(), hidden: HiddenProcesses::now() };
     print_text_or_json(&table, args.json)
+}
+
+/// Returns true for the collector, the heap's limit, and what somebody set.
+fn is_listed(flag: &VmFlag) -> bool {
+    flag.is_set_by_user() || flag.is_collector() || flag.name == "MaxHeapSize"
+}
+
+/// Returns a flag as the option that sets it: `-XX:+UseZGC`, `-XX:MaxHeapSize=512m`.
+fn option(flag: &VmFlag) -> String {
+    const MEBIBYTE: u64 = 1 << 20;
+    let VmFlag { name, value, .. } = flag;
+    match (&**value, value.parse::<u64>()) {
+        ("true", _) => format!("-XX:+{name}"),
+        ("false", _) => format!("-XX:-{name}"),
+        (_, Ok(bytes)) if bytes >= MEBIBYTE && bytes % MEBIBYTE == 0 => {
+            format!("-XX:{name}={}m", bytes / MEBIBYTE)
+        }
+        // A text can have anything in it.
+        _ => format!("-XX:{name}={}", value.escape_debug()),
+    }
 }
 
 impl fmt::Display for JvmTable {
@@ -69,11 +93,13 @@ impl fmt::Display for JvmTable {
             (_, false) => {
                 let width = self.jvms.iter().filter_map(|jvm| Some(jvm.version.as_ref()?.len())).max();
                 let width = width.unwrap_or(0).max("VERSION".len());
-                writeln!(f, "{:>8} {:>6}  {:<width$}  MAIN CLASS", "PID", "%CPU", "VERSION")?;
-                for JvmLine { pid, version, main_class, executable, cpu_percent } in &self.jvms {
+                writeln!(f, "{:>8} {:>6}  {:<width$}  MAIN CLASS AND FLAGS", "PID", "%CPU", "VERSION")?;
+                for JvmLine { pid, version, main_class, executable, cpu_percent, flags } in &self.jvms {
                     let version = version.as_deref().unwrap_or("?");
                     let class = main_class.as_deref().unwrap_or(executable);
-                    writeln!(f, "{pid:>8} {cpu_percent:>6.1}  {version:<width$}  {class}")?;
+                    write!(f, "{pid:>8} {cpu_percent:>6.1}  {version:<width$}  {class}")?;
+                    flags.iter().try_for_each(|flag| write!(f, " {}", option(flag)))?;
+                    writeln!(f)?;
                 }
             }
         }
@@ -81,5 +107,24 @@ impl fmt::Display for JvmTable {
             Some(hidden) => write!(f, "{hidden}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hotspot::FlagOrigin;
+
+    #[test]
+    fn flags_stand_as_the_options_that_set_them() {
+        let option = |name: &str, value: &str| {
+            option(&VmFlag { name: name.into(), value: value.into(), origin: FlagOrigin::CommandLine })
+        };
+        assert_eq!(option("UseZGC", "true"), "-XX:+UseZGC");
+        assert_eq!(option("TieredCompilation", "false"), "-XX:-TieredCompilation");
+        assert_eq!(option("MaxHeapSize", "536870912"), "-XX:MaxHeapSize=512m");
+        assert_eq!(option("ParallelGCThreads", "2"), "-XX:ParallelGCThreads=2");
+        assert_eq!(option("ThreadStackSize", "1048577"), "-XX:ThreadStackSize=1048577");
+        assert_eq!(option("OnError", "a\u{1b}[2J"), "-XX:OnError=a\\u{1b}[2J");
     }
 }

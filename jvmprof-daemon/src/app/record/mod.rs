@@ -2,6 +2,7 @@
 
 mod output_files;
 pub mod paused_command;
+mod progress;
 mod recording_title;
 mod summary;
 mod target_end;
@@ -10,12 +11,10 @@ mod virtual_threads;
 mod wall_clock;
 
 use std::collections::BTreeSet;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::{EventArg, RecordArgs};
@@ -32,6 +31,7 @@ use crate::pipeline::{Flushed, Pipeline};
 use crate::profile::model::Batch;
 use crate::profile::recording_page::StackGroups;
 use output_files::{OutputFile, SummaryFile};
+use progress::RecordingProgress;
 use recording_title::recording_title;
 use summary::RecordingSummary;
 use summary::java_frames::ShownBatches;
@@ -139,7 +139,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         recorded.contains(&EventType::Wall).then(|| WallClock::begin(&pids, pipeline.wait_times()));
     let waits_are_sampled = sampled.contains(&EventType::OffCpu);
     let mut virtual_threads = waits_are_sampled.then(VirtualThreadCounts::begin);
-    let progress = RecordingProgress::new(args.duration);
+    // Not among what the command itself prints.
+    let shows_methods = args.command.is_empty() && recorded.contains(&EventType::Cpu);
+    let mut progress = RecordingProgress::new(args.duration, shows_methods);
     let began = Instant::now();
     let mut next_target_check = began;
     let mut startup_cpu = None;
@@ -155,7 +157,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         if pipeline.samples() > 0 {
             startup_cpu.get_or_insert_with(cpu_time);
         }
-        progress.show(began.elapsed(), pipeline.samples());
+        progress.show(began.elapsed(), &pipeline);
         if let Some(virtual_threads) = &mut virtual_threads {
             virtual_threads.refresh(&mut pipeline);
         }
@@ -280,39 +282,4 @@ fn recorded_batches(
     batches.extend(spans.and_then(|spans| wall_batch(&batches, spans)));
     batches.retain(|batch| recorded.contains(&batch.event));
     batches
-}
-
-/// The progress bar on a terminal; nothing elsewhere.
-struct RecordingProgress(Option<ProgressBar>);
-
-impl RecordingProgress {
-    fn new(duration: Option<Duration>) -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self(None);
-        }
-        let (bar, template) = match duration {
-            Some(duration) => (
-                ProgressBar::new(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
-                "{bar:30.cyan} {elapsed} {msg}",
-            ),
-            None => (ProgressBar::new_spinner(), "{spinner} {elapsed} {msg} (Ctrl-C ends)"),
-        };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-        Self(Some(bar))
-    }
-
-    fn show(&self, elapsed: Duration, samples: u64) {
-        if let Some(bar) = &self.0 {
-            bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-            bar.set_message(format!("{samples} samples"));
-        }
-    }
-
-    fn finish(&self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
-    }
 }

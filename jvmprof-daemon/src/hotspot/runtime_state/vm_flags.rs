@@ -25,6 +25,18 @@ pub struct VmFlag {
     pub origin: FlagOrigin,
 }
 
+impl VmFlag {
+    /// Returns true if somebody set it, and not the JVM itself.
+    pub fn is_set_by_user(&self) -> bool {
+        !matches!(self.origin, FlagOrigin::Ergonomic | FlagOrigin::Other)
+    }
+
+    /// Returns true if it names the collector that is used.
+    pub fn is_collector(&self) -> bool {
+        self.name.starts_with("Use") && self.name.ends_with("GC") && self.value == "true"
+    }
+}
+
 /// Who set a flag (`JVMFlagOrigin`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

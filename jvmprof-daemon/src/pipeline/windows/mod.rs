@@ -163,6 +163,11 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         aggregator
     }
 
+    /// Returns the stacks of CPU time that were counted since the window began.
+    pub(super) fn cpu_stacks(&self) -> impl Iterator<Item = (&[Arc<Frame>], u64)> {
+        self.aggregators.get(&self.cpu).into_iter().flat_map(Aggregator::stacks)
+    }
+
     /// Keeps the time of each event of CPU time from now on.
     pub(super) fn keep_times(&mut self) {
         self.keeps_times = true;

@@ -28,6 +28,7 @@ use crate::own_process::cpu_time;
 use crate::pipeline::Pipeline;
 use samples::{Samples, Slice};
 use state::{Change, TopState};
+pub(super) use text::plain;
 
 /// Interval of polls for samples, and their longest duration before keys are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

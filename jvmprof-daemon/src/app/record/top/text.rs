@@ -34,7 +34,7 @@ pub(super) fn table(slice: &Slice, java: bool, limit: usize) -> String {
 }
 
 /// A name without what would move a terminal's cursor: processes choose their names.
-fn plain(name: &str) -> String {
+pub(in crate::app::record) fn plain(name: &str) -> String {
     name.replace(char::is_control, "\u{fffd}")
 }
 
