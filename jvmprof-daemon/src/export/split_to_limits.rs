@@ -16,8 +16,9 @@ use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample};
 
 /// The label with the name of a service.
 pub(super) const SERVICE_LABEL: &str = "service_name";
-/// Labels that name a service if none has [`SERVICE_LABEL`], the best first.
-const SERVICE_SOURCES: [&str; 3] = [label_names::MAIN_CLASS, "systemd_unit", "comm"];
+/// Labels that name a service if there is no [`SERVICE_LABEL`], the best first: `docs/context.md`.
+/// A pod's name isn't among them, since it is another one for each replica.
+const SERVICE_SOURCES: [&str; 4] = [label_names::MAIN_CLASS, "container", "systemd_unit", "comm"];
 
 /// Profiles of one series with the same time may count once: the second is moved by as much.
 const TIME_STEP: Duration = Duration::from_millis(1);

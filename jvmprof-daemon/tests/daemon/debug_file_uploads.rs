@@ -1,6 +1,6 @@
 //! Stripped programs get their names from a server that has their debug files: one that stands in
-//! for Parca, and Parca itself where `JVMPROF_TEST_PARCA` names its binary. Needs root, gcc,
-//! binutils and curl.
+//! for Parca, and Parca itself, whose binary `JVMPROF_TEST_PARCA` names. Needs root, gcc, binutils
+//! and curl.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::debuginfo_server::DebuginfoServer;
-use crate::support::Workload;
+use crate::support::{Workload, parca_program};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jvmprof_daemon::native::byte_source::RegularFile;
@@ -355,11 +355,7 @@ impl Parca {
 
 #[test]
 fn parca_names_what_daemons_leave_to_it() {
-    let Ok(binary) = std::env::var("JVMPROF_TEST_PARCA") else {
-        eprintln!("JVMPROF_TEST_PARCA isn't set: not tested against Parca itself");
-        return;
-    };
-    let parca = Parca::start(&binary);
+    let parca = Parca::start(&parca_program());
     // With DWARF, and with symbols only; position-independent or not.
     for (name, flags) in [
         ("secret_p", &["-g"][..]),

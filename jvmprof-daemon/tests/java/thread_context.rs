@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::thread_context::{WITH_LABELS, WRITER, are_of_request, gcc, process_context, samples_of};
+use crate::support::thread_context::{
+    Labels, WITH_LABELS, WRITER, are_of_one_request_or_none, are_of_request, gcc, process_context, samples_of,
+};
 use crate::support::{compile_java_for, jdks, scratch};
 
 /// Platform and virtual threads that work on one request after the other.
@@ -68,16 +70,20 @@ fn samples_of_java_code_have_the_trace_of_their_request_on_virtual_threads_too()
             [&options[..], &["-XX:CompileCommand=quiet", "-cp", classes, "Shop", &context, library]];
         let java = home.join("bin/java");
         let samples = samples_of(&[(&java, arguments.concat())], &WITH_LABELS).remove(0);
-        let without_kind = |labels: &BTreeMap<String, String>| {
+        let without_kind = |labels: &Labels| {
             let mut labels = labels.clone();
             let kind = labels.remove("thread_kind");
             (labels, kind)
         };
         let mut by_kind: BTreeMap<Option<String>, usize> = BTreeMap::new();
-        for (number, labels) in &samples {
+        for (number, labels) in &samples.of_requests {
             let (labels, kind) = without_kind(labels);
             assert!(are_of_request(*number, &labels), "JDK {feature}, request {number}: {labels:?}");
             *by_kind.entry(kind).or_default() += 1;
+        }
+        for labels in &samples.in_attach {
+            let (labels, _) = without_kind(labels);
+            assert!(are_of_one_request_or_none(&labels), "JDK {feature}, a record being written: {labels:?}");
         }
         for kind in ["java", "virtual"] {
             let stacks = by_kind.get(&Some(kind.to_owned())).copied().unwrap_or_default();

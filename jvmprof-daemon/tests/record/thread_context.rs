@@ -1,12 +1,13 @@
-//! Contexts of threads: each sample has the trace of the request that it interrupted. Needs root,
-//! gcc and musl-gcc.
+//! Contexts of threads: each sample has the trace of the request that it interrupted, none between
+//! two requests, and no mixture of two while the record is written. Needs root, gcc and musl-gcc.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::support::thread_context::{
-    WITH_LABELS, WRITER, are_of_request, gcc, process_context, samples_of, samples_of_pprof,
+    Samples, WITH_LABELS, WRITER, are_of_one_request_or_none, are_of_request, gcc, process_context,
+    samples_of, samples_of_pprof,
 };
 use crate::support::{Workload, record_json, scratch};
 
@@ -80,15 +81,23 @@ fn assert_each_sample_has_its_request(builds: &[Build<'_>]) {
         .map(|(program, arguments)| (program.as_path(), arguments.iter().map(String::as_str).collect()))
         .collect();
     let mut samples = samples_of(&loads, &WITH_LABELS);
-    let of_another_schema = samples.pop().expect("the last program's");
+    let of_another_schema = samples.pop().expect("the last program's").of_requests;
     assert!(!of_another_schema.is_empty() && of_another_schema.iter().all(|(_, labels)| labels.is_empty()));
+    let mut outside = [0, 0];
     for ((name, ..), samples) in builds.iter().zip(samples) {
+        let Samples { of_requests, in_attach, between } = samples;
         let wrong: Vec<_> =
-            samples.iter().filter(|(number, labels)| !are_of_request(*number, labels)).collect();
-        assert!(wrong.is_empty(), "{name}: {} of {} wrong: {:?}", wrong.len(), samples.len(), wrong[0]);
-        let requests: BTreeSet<usize> = samples.iter().map(|(number, _)| *number).collect();
+            of_requests.iter().filter(|(number, labels)| !are_of_request(*number, labels)).collect();
+        assert!(wrong.is_empty(), "{name}: {} of {} wrong: {:?}", wrong.len(), of_requests.len(), wrong[0]);
+        let requests: BTreeSet<usize> = of_requests.iter().map(|(number, _)| *number).collect();
         assert_eq!(requests.len(), 8, "{name}: each has a trace of its own: {requests:?}");
+        let torn: Vec<_> = in_attach.iter().filter(|labels| !are_of_one_request_or_none(labels)).collect();
+        assert!(torn.is_empty(), "{name}: {} of {} torn: {:?}", torn.len(), in_attach.len(), torn[0]);
+        let over: Vec<_> = between.iter().filter(|labels| !labels.is_empty()).collect();
+        assert!(over.is_empty(), "{name}: {} of {} are over: {:?}", over.len(), between.len(), over[0]);
+        outside = [outside[0] + in_attach.len(), outside[1] + between.len()];
     }
+    assert!(outside.iter().all(|samples| *samples > 0), "there are some of both kinds: {outside:?}");
 }
 
 #[test]
@@ -99,7 +108,7 @@ fn a_request_that_waits_for_ever_is_known_while_it_does() {
     let load = Workload::start(&program, &[&process_context("tlsdesc_v1_dev")]);
     let (pid, path) = (load.pid().to_string(), output.to_str().expect("a path in UTF-8"));
     record_json(&["-e", "offcpu", "--thread-context", "-d", "4s", "-p", &pid, "-o", path]);
-    let samples = samples_of_pprof(&fs::read(&output).expect("written"));
+    let samples = samples_of_pprof(&fs::read(&output).expect("written")).of_requests;
     assert!(!samples.is_empty(), "the thread is seen while it waits");
     for (number, labels) in &samples {
         let id = |name: &str| labels.get(name).map(String::as_str);
@@ -114,7 +123,7 @@ fn samples_have_no_labels_of_requests_unless_asked() {
     let dir = scratch();
     let [program, _] = build(("in the program", None, false, "gcc"), dir.path());
     let context = process_context("tlsdesc_v1_dev");
-    let samples = samples_of(&[(&program, vec![&context])], &[]);
-    assert!(!samples[0].is_empty());
-    assert!(samples[0].iter().all(|(_, labels)| labels.is_empty()), "{samples:?}");
+    let samples = samples_of(&[(&program, vec![&context])], &[]).remove(0).of_requests;
+    assert!(!samples.is_empty());
+    assert!(samples.iter().all(|(_, labels)| labels.is_empty()), "{samples:?}");
 }

@@ -186,6 +186,15 @@ pub(crate) fn go_pprof(file: &Path, granularity: &[&str]) -> BTreeMap<String, u6
     top
 }
 
+/// The program of Parca, for tests of Parca itself. `cargo xtask test` leaves them out by their
+/// names where it isn't there (`xtask/src/test/large_servers.rs`), and says so.
+pub(crate) fn parca_program() -> String {
+    std::env::var("JVMPROF_TEST_PARCA").expect(
+        "JVMPROF_TEST_PARCA names Parca's program: run `cargo xtask test --servers`, which builds it, or \
+         leave this test out by `--skip`",
+    )
+}
+
 /// The JDKs to test: `JVMPROF_TEST_JDKS=17=/path:25=/path`, as `cargo xtask test` sets it.
 pub(crate) fn jdks() -> Vec<(u32, PathBuf)> {
     let list = std::env::var("JVMPROF_TEST_JDKS")

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all checks and tests of a commit, setup included.
 
 mod failures;
+mod large_servers;
 mod node;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -224,12 +225,12 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
     suites.run("unwinder", |tests| cargo_tests(tests, &setup, &chosen(&test_binaries("jvmprof-common")?)));
     // One after another: what they measure mustn't be disturbed.
     for name in test_binaries("jvmprof-daemon")? {
-        let is_missing = |server: &&servers::Server| name == SERVERS && !server.path().is_file();
-        let missing = servers::LARGE.iter().filter(is_missing).map(|server| server.name);
-        let missing: Vec<&str> = missing.collect();
-        suites.run(&name, |tests| tests_of_a_running_system(tests, &setup, &name, &missing));
-        let why = if args.servers { "it couldn't be built" } else { "`--servers` builds it" };
-        suites.not_run.extend(missing.iter().map(|server| format!("tests of {server}: {why}")));
+        let left_out = large_servers::tests_without_server(&name);
+        let names: Vec<&str> = left_out.iter().map(|(_, test)| *test).collect();
+        suites.run(&name, |tests| tests_of_a_running_system(tests, &setup, &name, &names));
+        let why = if args.servers { "couldn't be built" } else { "isn't there: `--servers` builds it" };
+        let lines = left_out.iter().map(|(server, test)| format!("`--test {name} {test}`: {server} {why}"));
+        suites.not_run.extend(lines);
     }
     suites.check("stacks of the zoo's programs", || zoo_smoke(&setup.jdks));
     suites.check("profiles of allocation", || allocation::smoke(&needed_jdks(&setup.jdks), &build::fast()?));
@@ -276,8 +277,6 @@ fn deny() -> anyhow::Result<()> {
 }
 
 const UNIT_TESTS: &[&str] = &["--lib", "--bins"];
-/// The test binary whose modules push to one server each.
-const SERVERS: &str = "servers";
 
 /// Runs these tests of the workspace.
 fn cargo_tests(tests: &mut Tests, setup: &Setup, which: &[&str]) -> anyhow::Result<()> {
@@ -304,7 +303,7 @@ fn cargo_tests_with(
 /// More failures than these have a reason other than a busy machine.
 const RUN_AGAIN: usize = 3;
 
-/// Runs the tests of one binary, but those that have one of the words `left_out` in their names.
+/// Runs the tests of one binary, but those that have one of the texts `left_out` in their names.
 /// They watch programs while these run, and a machine that stands still for a second, as virtual
 /// ones do, can fail one. So the few that fail run again, by themselves: what fails twice has
 /// failed, and what passes then is named at the end of the run, with what it said.

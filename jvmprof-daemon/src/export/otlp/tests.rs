@@ -150,11 +150,14 @@ fn the_first_entry_of_each_table_stands_for_none() {
 fn each_sample_type_is_a_profile_of_its_own() {
     let samples = vec![(vec![frame(FrameKind::Native, "main")], 3)];
     let mut batch = batch(vec![series(&[("comm", "x")], samples)]);
-    for (event, expected) in [
-        (EventType::Cpu, &[("samples", 3)][..]),
-        (EventType::Allocation, &[("alloc_objects", 3), ("alloc_space", 30_000_000)]),
-        (EventType::OffCpu, &[("waits", 3), ("off_cpu", 30_000_000)]),
-    ] {
+    let expected: [&[(&str, i64)]; EventType::ALL.len()] = [
+        &[("samples", 3)],
+        &[("alloc_objects", 3), ("alloc_space", 30_000_000)],
+        &[("waits", 3), ("off_cpu", 30_000_000)],
+        &[("contentions", 3), ("delay", 30_000_000)],
+        &[("pauses", 3), ("pause", 30_000_000)],
+    ];
+    for (event, expected) in EventType::ALL.into_iter().zip(expected) {
         batch.event = event;
         let message = message::of_request(&requests(&batch).expect("encodable")[0]).expect("a profile");
         let dictionary = message.dictionary.expect("a dictionary");

@@ -90,14 +90,21 @@ mod tests {
 
     #[test]
     fn a_service_is_what_the_rules_say_else_the_best_name_that_is_known() {
-        let all =
-            [("service_name", "shop"), ("jvm_main_class", "a.Main"), ("systemd_unit", "u"), ("comm", "c")];
-        for (first, expected) in [(0, "shop"), (1, "a.Main"), (2, "u"), (3, "c"), (4, "unknown_service")] {
+        let all = [
+            ("service_name", "shop"),
+            ("jvm_main_class", "a.Main"),
+            ("container", "cart"),
+            ("systemd_unit", "u"),
+            ("comm", "c"),
+        ];
+        for (first, (_, expected)) in all.iter().enumerate() {
             let name = label_of(EventType::Cpu, &all[first..], "service_name");
-            assert_eq!(name.as_deref(), Some(expected));
+            assert_eq!(name.as_deref(), Some(*expected));
         }
-        assert_eq!(label_of(EventType::Cpu, &all, "__name__").as_deref(), Some("process_cpu"));
-        assert_eq!(label_of(EventType::Allocation, &all, "__name__").as_deref(), Some("memory"));
+        // Names of no service: the one is another for each replica, the other for each process.
+        let others = [("pod", "cart-7d4b9-x2x8q"), ("pid", "7")];
+        let name = label_of(EventType::Cpu, &others, "service_name");
+        assert_eq!(name.as_deref(), Some("unknown_service"));
         assert_eq!(label_of(EventType::Cpu, &all, "comm").as_deref(), Some("c"));
     }
 
@@ -181,16 +188,24 @@ mod tests {
     fn profiles_have_the_types_that_the_page_knows() {
         let samples = vec![(vec![frame(FrameKind::Native, "main")], 3)];
         let mut batch = batch(vec![series(&[("comm", "x")], samples)]);
-        for (event, expected) in [
-            (EventType::Cpu, ["samples", "count", "cpu", "nanoseconds"]),
-            (EventType::Allocation, ["alloc_objects", "count", "alloc_space", "bytes"]),
-        ] {
+        // Of each event: the name of its series, and its two types with their units.
+        let expected: [[&str; 5]; EventType::ALL.len()] = [
+            ["process_cpu", "samples", "count", "cpu", "nanoseconds"],
+            ["memory", "alloc_objects", "count", "alloc_space", "bytes"],
+            ["off_cpu", "waits", "count", "off_cpu", "nanoseconds"],
+            ["mutex", "contentions", "count", "delay", "nanoseconds"],
+            ["jvm_pauses", "pauses", "count", "pause", "nanoseconds"],
+        ];
+        for (event, [series, types @ ..]) in EventType::ALL.into_iter().zip(expected) {
             batch.event = event;
-            let profile = profile_of(&requests(&batch).expect("encodable").requests[0]);
+            let requests = requests(&batch).expect("encodable").requests;
+            let labels = requests[0].all_series()[0].labels.as_ref().expect("labels");
+            assert_eq!((&*labels.labels[0].name, &*labels.labels[0].value), ("__name__", series));
+            let profile = profile_of(&requests[0]);
             let text = |index: i64| profile.string_table[index as usize].as_str();
-            let types: Vec<_> =
+            let found: Vec<_> =
                 profile.sample_type.iter().flat_map(|it| [text(it.r#type), text(it.unit)]).collect();
-            assert_eq!(types, expected);
+            assert_eq!(found, types, "{event:?}");
         }
     }
 }

@@ -4,10 +4,10 @@
 //! ([`crate::process::process_context`]). The kernel programs then read the thread's record with
 //! each sample; here it becomes labels of the sample. `docs/context.md` explains the protocol.
 
+mod context_labels;
 pub mod record;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Instant;
 
 use jvmprof_common::off_cpu::WaitingThread;
@@ -19,16 +19,11 @@ use super::thread_local_variables::find_context_variable;
 use crate::hotspot::{LiveMemory, ProcessMemory};
 use crate::process::{Backing, Process, ProcessKey};
 use crate::profile::aggregate::NamedStack;
-use crate::profile::model::{SampleLabel, SampleLabels, label_names};
 use crate::sampler::ThreadContextMap;
-use crate::types::{Avma, hex};
+use crate::types::Avma;
+use context_labels::ContextLabels;
 use record::ThreadContextRecord;
 
-/// Different contexts of one window that become labels, at most, and bytes of them.
-const MAX_CONTEXTS: usize = 10_000;
-const MAX_CONTEXT_BYTES: usize = 8 << 20;
-/// Bytes that a context takes beside its record and its values.
-const CONTEXT_BYTES: usize = 256;
 /// Processes that are followed, at most: as many as the kernel's map holds.
 const MAX_PROCESSES: usize = 8192;
 
@@ -60,21 +55,12 @@ pub struct ThreadContextCounts {
 /// Follows the processes that publish thread contexts, and labels their samples.
 #[derive(Debug)]
 pub(super) struct ThreadContexts {
-    /// Names of attributes, each with that of its label.
-    attributes: Vec<(String, Arc<str>)>,
-    /// The names of the two other labels.
-    ids: [Arc<str>; 2],
     map: ThreadContextMap,
     followed: HashMap<ProcessKey, FollowedProcess>,
-    /// Labels of this window: those that the sample had, and those that it has instead.
-    labels: HashMap<ContextKey, [SampleLabels; 2]>,
-    /// Bytes that these take.
-    bytes: usize,
-    counts: ThreadContextCounts,
+    labels: ContextLabels,
+    /// See [`ThreadContextCounts`].
+    without_variable: u64,
 }
-
-/// A process, how many keys of attributes it has, the address of labels, and a record.
-type ContextKey = (ProcessKey, usize, usize, Box<[u8]>);
 
 #[derive(Debug)]
 struct FollowedProcess {
@@ -94,19 +80,16 @@ struct FollowedProcess {
 
 impl ThreadContexts {
     pub(super) fn new(options: ThreadContextOptions, map: ThreadContextMap) -> Self {
-        Self {
-            attributes: options.attributes.into_iter().map(|(name, label)| (name, label.into())).collect(),
-            ids: [label_names::TRACE_ID, label_names::SPAN_ID].map(Arc::from),
-            map,
-            followed: HashMap::new(),
-            labels: HashMap::new(),
-            bytes: 0,
-            counts: ThreadContextCounts::default(),
-        }
+        let labels = ContextLabels::new(options.attributes);
+        Self { map, followed: HashMap::new(), labels, without_variable: 0 }
     }
 
     pub(super) const fn counts(&self) -> ThreadContextCounts {
-        self.counts
+        ThreadContextCounts {
+            labelled: self.labels.labelled,
+            left_out: self.labels.left_out,
+            without_variable: self.without_variable,
+        }
     }
 
     /// Has the kernel programs read the contexts of a process's threads, if it publishes any.
@@ -146,7 +129,7 @@ impl ThreadContexts {
         let (is_first, began) = (followed.next_ns == 0, Instant::now());
         let found = find_context_variable(process, start_ns / NS_PER_TICK);
         let taken = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.counts.without_variable += u64::from(is_first && found.is_none());
+        self.without_variable += u64::from(is_first && found.is_none());
         let was_published = std::mem::replace(&mut followed.variable, found).is_some();
         match found {
             Some(variable) => {
@@ -209,67 +192,13 @@ impl ThreadContexts {
             return false;
         };
         // Bytes after the record are whatever was in memory.
-        let bytes = &bytes[..record.size_bytes()];
-        let results = stacks.map(|stack| self.label_stack(process.key, keys, (&record, bytes), stack));
-        match results.min() {
-            Some(LabelResult::LeftOut) => self.counts.left_out += 1,
-            Some(LabelResult::Labelled) => self.counts.labelled += 1,
-            Some(LabelResult::Nothing) | None => {}
-        }
+        self.labels.label(process.key, keys, &record, &bytes[..record.size_bytes()], stacks);
         record.attributes().any(|(key, _)| usize::from(key) >= keys.len())
-    }
-
-    fn label_stack(
-        &mut self,
-        process: ProcessKey,
-        keys: &[Box<str>],
-        (record, bytes): (&ThreadContextRecord<'_>, &[u8]),
-        stack: &mut NamedStack,
-    ) -> LabelResult {
-        let key = (process, keys.len(), stack.labels.address(), bytes.into());
-        if let Some([_, labelled]) = self.labels.get(&key) {
-            stack.labels = labelled.clone();
-            return LabelResult::Labelled;
-        }
-        let own = self.labels_of(record, keys);
-        if own.is_empty() {
-            return LabelResult::Nothing;
-        }
-        let size = CONTEXT_BYTES + bytes.len() + own.iter().map(|label| label.value.len()).sum::<usize>();
-        if self.labels.len() >= MAX_CONTEXTS || self.bytes + size > MAX_CONTEXT_BYTES {
-            return LabelResult::LeftOut;
-        }
-        self.bytes += size;
-        let all: Vec<SampleLabel> = stack.labels.iter().cloned().chain(own).collect();
-        // The former are kept, so that no others get their address.
-        let before = std::mem::replace(&mut stack.labels, SampleLabels::new(all));
-        self.labels.insert(key, [before, stack.labels.clone()]);
-        LabelResult::Labelled
-    }
-
-    fn labels_of(&self, record: &ThreadContextRecord<'_>, keys: &[Box<str>]) -> Vec<SampleLabel> {
-        let label =
-            |name: &Arc<str>, value: &str| SampleLabel { name: Arc::clone(name), value: value.into() };
-        let mut labels = Vec::new();
-        if record.has_span() {
-            let [trace, span] = &self.ids;
-            labels.extend([label(trace, &hex(&record.trace_id)), label(span, &hex(&record.span_id))]);
-        }
-        for (attribute, name) in &self.attributes {
-            let is_it = |key: u8| keys.get(usize::from(key)).is_some_and(|it| **it == **attribute);
-            // Of several values the last one counts.
-            let value = record.attributes().filter(|(key, _)| is_it(*key)).last();
-            if let Some((_, value)) = value.filter(|(_, value)| !value.is_empty()) {
-                labels.push(label(name, &String::from_utf8_lossy(value).replace(char::is_control, " ")));
-            }
-        }
-        labels
     }
 
     /// Begins the next window.
     pub(super) fn begin_window(&mut self, live: &HashSet<ProcessKey>) {
-        self.labels.clear();
-        self.bytes = 0;
+        self.labels.begin_window();
         let ended: Vec<u32> =
             self.followed.extract_if(|key, _| !live.contains(key)).map(|(_, process)| process.pid).collect();
         let running: HashSet<u32> = self.followed.values().map(|process| process.pid).collect();
@@ -283,13 +212,4 @@ impl ThreadContexts {
             self.map.remove(pid);
         }
     }
-}
-
-/// What became of a stack's labels; the first one counts for a sample of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum LabelResult {
-    LeftOut,
-    Labelled,
-    /// The record says nothing that is to be a label.
-    Nothing,
 }

@@ -1,6 +1,6 @@
-//! The way through proxies, to the collector and, where `JVMPROF_TEST_PARCA` names its binary, to
-//! Parca itself: nginx with TLS, client certificates and a bearer token, and a tunnel (CONNECT)
-//! that the environment names.
+//! The way through proxies, to the collector and to Parca itself, whose binary `JVMPROF_TEST_PARCA`
+//! names: nginx with TLS, client certificates and a bearer token, and a tunnel (CONNECT) that the
+//! environment names.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,7 +17,7 @@ use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use tempfile::TempDir;
 
 use super::{BUSY, collector, field, free_address, stored};
-use crate::support::{Workload, compile, jvmprof, scratch, signal};
+use crate::support::{Workload, compile, jvmprof, parca_program, scratch, signal};
 
 pub(super) const TOKEN: &str = "s3cret";
 
@@ -345,10 +345,7 @@ fn samples_in_store(store: &Path, label: &str, value: &str) -> u64 {
 
 #[test]
 fn parca_behind_a_tls_proxy_answers_with_the_samples_that_the_local_store_has() {
-    let Ok(binary) = std::env::var("JVMPROF_TEST_PARCA") else {
-        eprintln!("JVMPROF_TEST_PARCA isn't set: not tested against Parca itself");
-        return;
-    };
+    let binary = parca_program();
     let dir = scratch();
     let load = busy(dir.path(), "busy");
     let pid = load.pid();

@@ -47,8 +47,22 @@ pub(crate) fn gcc(compiler: &str, output: &Path, files: &[&str], flags: &[&str])
     assert!(status.success(), "{compiler} {files:?} {flags:?}");
 }
 
-/// A sample's request by its stack, and its labels.
-pub(crate) type LabelledSample = (usize, BTreeMap<String, String>);
+/// The labels of a sample.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// Samples of a program, by what its thread did. Those of other code aren't kept.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    /// The number of the request that is on the stack, and the labels.
+    pub(crate) of_requests: Vec<(usize, Labels)>,
+    /// In `attach`, which writes the record of a request that begins.
+    pub(crate) in_attach: Vec<Labels>,
+    /// In `between`, where the thread has no request.
+    pub(crate) between: Vec<Labels>,
+}
+
+/// Requests of these programs are numbered from 0 up to this.
+const REQUESTS: usize = 8;
 
 /// A program with its arguments.
 pub(crate) type Load<'a> = (&'a Path, Vec<&'a str>);
@@ -62,9 +76,8 @@ fn of_process(pid: u32) -> [Matcher; 2] {
     [Matcher::equal("__name__", "process_cpu"), Matcher::equal("pid", pid.to_string())]
 }
 
-/// Samples programs, and returns of each the samples that have a request on their stack, once its
-/// context was found.
-pub(crate) fn samples_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Vec<LabelledSample>> {
+/// Samples programs, and returns the samples of each from when its context was found.
+pub(crate) fn samples_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Samples> {
     let dir = scratch();
     let store = dir.path().join("store");
     let loads: Vec<Workload> =
@@ -86,35 +99,53 @@ pub(crate) fn samples_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Vec<Labell
     loads.iter().map(|load| samples_of_process(&store, load.pid())).collect()
 }
 
-fn samples_of_process(store: &Store, pid: u32) -> Vec<LabelledSample> {
+fn samples_of_process(store: &Store, pid: u32) -> Samples {
     let profiles = store.profiles(TimeRange::ALL, &of_process(pid));
-    let mut samples = Vec::new();
+    let mut samples = Samples::default();
     for profile in profiles.iter().skip(SKIPPED) {
-        samples.extend(samples_of_pprof(&store.read(profile).expect("stored")));
+        let more = samples_of_pprof(&store.read(profile).expect("stored"));
+        samples.of_requests.extend(more.of_requests);
+        samples.in_attach.extend(more.in_attach);
+        samples.between.extend(more.between);
     }
     samples
 }
 
-/// Returns the samples of a profile that have a request on their stack.
-pub(crate) fn samples_of_pprof(bytes: &[u8]) -> Vec<LabelledSample> {
+/// Returns the samples of a profile.
+pub(crate) fn samples_of_pprof(bytes: &[u8]) -> Samples {
     let pprof = decode(bytes, DecodeLimits::default()).expect("pprof");
-    let text = |at: i64| pprof.string_table[at as usize].clone();
-    let mut samples = Vec::new();
+    let text = |at: i64| pprof.string_table[at as usize].as_str();
+    let mut samples = Samples::default();
     for sample in &pprof.sample {
-        let request = sample.location_id.iter().find_map(|id| {
+        let functions = sample.location_id.iter().filter_map(|id| {
             let location = pprof.location.iter().find(|it| it.id == *id)?;
             let function = location.line.first()?.function_id;
             let function = pprof.function.iter().find(|it| it.id == function)?;
-            text(function.name).rsplit_once("request_")?.1.parse().ok()
+            Some(text(function.name))
         });
-        let labels = sample.label.iter().map(|it| (text(it.key), text(it.str))).collect();
-        samples.extend(request.map(|request| (request, labels)));
+        let functions: Vec<&str> = functions.collect();
+        let labels = sample.label.iter().map(|it| (text(it.key).to_owned(), text(it.str).to_owned()));
+        let labels: Labels = labels.collect();
+        let request = functions.iter().find_map(|name| name.rsplit_once("request_")?.1.parse().ok());
+        if let Some(number) = request {
+            samples.of_requests.push((number, labels));
+        } else if functions.contains(&"attach") {
+            samples.in_attach.push(labels);
+        } else if functions.contains(&"between") {
+            samples.between.push(labels);
+        }
     }
     samples
 }
 
+/// Returns true if the labels are those of one request, of whichever number, or of none: those that
+/// a record gives while it is written, unless it is taken for whole when it isn't.
+pub(crate) fn are_of_one_request_or_none(labels: &Labels) -> bool {
+    labels.is_empty() || (0..REQUESTS).any(|number| are_of_request(number, labels))
+}
+
 /// Returns true if the labels are those of the request of this number.
-pub(crate) fn are_of_request(number: usize, labels: &BTreeMap<String, String>) -> bool {
+pub(crate) fn are_of_request(number: usize, labels: &Labels) -> bool {
     let expected = [
         ("http_route", format!("/route/{number}")),
         ("span_id", format!("{:02x}", 0x10 + number).repeat(8)),

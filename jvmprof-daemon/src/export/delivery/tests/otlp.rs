@@ -140,6 +140,27 @@ async fn what_a_receiver_misses_waits_in_the_spool_for_the_next_daemon() {
 }
 
 #[tokio::test]
+async fn at_least_once_sends_again_what_a_receiver_may_have_stored_until_it_is_delivered() {
+    // Answers that leave it open.
+    for (protocol, statuses) in [(OtlpProtocol::Grpc, [13, 2]), (OtlpProtocol::Http, [500, 502])] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let receiver = ScriptedReceiver::new(&statuses.map(|status| (status, "storage")));
+        let address = receiver.serve(protocol).await;
+        let options = DeliveryOptions { send_again: true, ..options(Some(dir.path())) };
+        let delivery = to_client(client(address, protocol), options);
+        delivery.enqueue(batch_of(3));
+        let counts = until(&delivery, |counts| counts.delivered == 6).await;
+        assert_eq!((counts.losses.total(), counts.possibly_twice), (0, 12), "{protocol:?}: {counts:?}");
+        assert_eq!((counts.failed_requests, counts.spooled), (2, 0), "{protocol:?}: {counts:?}");
+        assert_eq!(receiver.samples(), 6, "{protocol:?}");
+        end(delivery).await;
+        let total = noted(dir.path());
+        let sums = (total.handed_over, total.delivered, total.possibly_twice);
+        assert_eq!(sums, (6, 6, 12), "{protocol:?}: {total:?}");
+    }
+}
+
+#[tokio::test]
 async fn of_several_series_only_the_one_that_is_refused_is_lost() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         let dir = tempfile::tempdir().expect("a folder");
