@@ -1,5 +1,6 @@
 //! `record --java` on JVMs whose time is mostly the kernel's.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::{compile_java, jdks, record_json, scratch};
@@ -27,6 +28,18 @@ fn leaves(folded: &str, condition: impl Fn(&str) -> bool) -> u64 {
     ending.map(|(_, count)| count.parse::<u64>().expect("a number")).sum()
 }
 
+/// The kernel's functions anywhere on folded stacks.
+fn kernel_functions(folded: &str) -> BTreeSet<&str> {
+    let stacks = folded.lines().filter_map(|line| line.rsplit_once(' '));
+    stacks.flat_map(|(stack, _)| stack.split(';')).filter_map(|frame| frame.strip_suffix("_[k]")).collect()
+}
+
+/// The functions that a picture names. Frames of the kernel have no suffix there, but a colour.
+fn functions_of(svg: &str) -> BTreeSet<&str> {
+    let titles = svg.split("<title>").skip(1).filter_map(|rest| rest.split_once("</title>"));
+    titles.filter_map(|(title, _)| title.rsplit_once(" (")).map(|(name, _)| name).collect()
+}
+
 #[test]
 fn of_pages_that_the_kernel_clears_for_a_heap_of_zgc_the_java_view_names_the_allocating_method() {
     let dir = scratch();
@@ -36,18 +49,31 @@ fn of_pages_that_the_kernel_clears_for_a_heap_of_zgc_the_java_view_names_the_all
         let java = home.join("bin/java");
         let java = java.to_str().expect("a path in UTF-8");
         let record = |view: &[&str]| {
-            let folded = dir.path().join("x.folded");
-            let output = ["-F", "997", "-o", folded.to_str().expect("a path in UTF-8"), "--", java];
+            let (folded, svg) = (dir.path().join("x.folded"), dir.path().join("x.svg"));
+            let [to_folded, to_svg] = [&folded, &svg].map(|path| path.to_str().expect("a path in UTF-8"));
+            let output = ["-F", "997", "-o", to_folded, "-o", to_svg, "--", java];
             let program = ["-XX:+UseZGC", "-Xms2g", "-Xmx2g", "-Xint", "-cp", classes, "Clearing", "1200"];
             let summary = record_json(&[view, &output, &program].concat());
-            (summary, fs::read_to_string(&folded).expect("it is written"))
+            let [folded, svg] = [folded, svg].map(|path| fs::read_to_string(path).expect("it is written"));
+            (summary, folded, svg)
         };
-        let (_, all) = record(&[]);
+        let (_, all, all_svg) = record(&[]);
         let kernel = leaves(&all, |leaf| leaf.ends_with("_[k]"));
         let native = leaves(&all, |leaf| !leaf.ends_with("_[k]"));
-        assert!(kernel > native, "JDK {feature}: {kernel} of the kernel, {native} others\n{all}");
+        eprintln!("JDK {feature}: {kernel} samples of the kernel, {native} others");
+        assert!(
+            kernel * 10 > (kernel + native) * 7,
+            "JDK {feature}: {kernel} of the kernel, {native} others\n{all}"
+        );
+        let mut of_kernel = kernel_functions(&all);
+        assert!(!functions_of(&all_svg).is_disjoint(&of_kernel), "JDK {feature}: without --java it has some");
 
-        let (summary, java) = record(&["--java"]);
+        let (summary, java, java_svg) = record(&["--java"]);
+        of_kernel.extend(kernel_functions(&java));
+        let drawn = functions_of(&java_svg);
+        let left: Vec<_> = drawn.intersection(&of_kernel).collect();
+        assert!(left.is_empty(), "JDK {feature}: the picture names the kernel's {left:?}");
+        assert!(drawn.contains("Clearing.buffer"), "JDK {feature}: {drawn:?}");
         assert_eq!(leaves(&java, |leaf| leaf.ends_with("_[k]")), 0, "JDK {feature}: {java}");
         assert_eq!(leaves(&java, |_| true), summary["samples"].as_u64().expect("a number"));
         let top = &summary["top"][0];

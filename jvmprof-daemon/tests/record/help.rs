@@ -11,9 +11,23 @@ fn text_of(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The commands that the program's own help lists.
+fn commands() -> Vec<String> {
+    let help = text_of(&["-h"]);
+    let (_, rest) = help.split_once("\nCommands:\n").expect("commands are listed");
+    let (listed, _) = rest.split_once("\n\n").expect("options follow");
+    // Where a description goes on in the next line, that is indented further.
+    let names = listed.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !["", "help"].contains(name)).map(str::to_owned).collect()
+}
+
 #[test]
 fn options_of_all_commands_stand_apart_from_a_commands_own() {
-    for command in ["record", "top", "daemon", "collector", "ui", "doctor", "ps", "inspect"] {
+    let commands = commands();
+    for command in ["record", "top", "daemon", "collector", "ui", "diff", "doctor", "ps", "inspect"] {
+        assert!(commands.iter().any(|it| it == command), "{command} isn't among {commands:?}");
+    }
+    for command in &commands {
         for flag in ["-h", "--help"] {
             let help = text_of(&[command, flag]);
             let (own, rest) = help.split_once("\nLogging:\n").unwrap_or_else(|| panic!("{command}: {help}"));
@@ -84,6 +98,10 @@ fn bash_completes_what_its_script_says() {
 fn each_command_has_a_manual_page() {
     let dir = scratch();
     text_of(&["man-pages", dir.path().to_str().unwrap()]);
+    for command in commands() {
+        let page = format!("jvmprof-{command}.1");
+        assert!(dir.path().join(&page).is_file(), "there is no {page}");
+    }
     for (page, says) in [
         ("jvmprof.1", "jvmprof"),
         ("jvmprof-daemon.1", "JVMPROF_PUSH_INTERVAL"),

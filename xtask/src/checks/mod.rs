@@ -1,6 +1,7 @@
 //! Checks of the sources and documents as a whole, which run as tests of xtask.
 
 mod documents;
+mod granted_capabilities;
 mod import_graph;
 mod rust_source;
 mod structure;

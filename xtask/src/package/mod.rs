@@ -45,11 +45,11 @@ pub(crate) fn main(args: &PackageArgs) -> anyhow::Result<()> {
     let folder = paths::target().join("package");
     files::create_folder(&folder)?;
     let program = program(&args.profile, args.program.as_deref())?;
-    generate(&program)?;
+    let generated = generate(&program)?;
     let deb = deb(&folder, &args.profile, 1)?;
     let rpm = rpm::build(&folder, &args.profile)?;
     rpm::check(&rpm, &deb)?;
-    let archive = archive::build(&folder, &program)?;
+    let archive = archive::build(&folder, &program, &generated)?;
     let root = image_root(&folder, &program)?;
     println!("program: {}\nimage's root: {}", program.display(), root.display());
     println!("packages: {}, {}\narchive: {}", deb.display(), rpm.display(), archive.display());
@@ -90,8 +90,9 @@ fn build(profile: &str) -> anyhow::Result<()> {
     run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").current_dir(paths::workspace()))
 }
 
-/// Lets the program write its manual pages and the shells' completions, beside itself.
-fn generate(program: &Path) -> anyhow::Result<()> {
+/// Lets the program write its manual pages and the shells' completions into a folder beside itself,
+/// and returns that: `man`, `bash`, `zsh`, `fish`.
+fn generate(program: &Path) -> anyhow::Result<PathBuf> {
     let folder = program.with_file_name("generated");
     files::remove_folder(&folder)?;
     let pages = folder.join("man");
@@ -103,7 +104,7 @@ fn generate(program: &Path) -> anyhow::Result<()> {
         let file = folder.join(shell);
         files::write(&file, script)?;
     }
-    Ok(())
+    Ok(folder)
 }
 
 /// Returns `PATH` with the folder of one of cargo's commands.

@@ -119,7 +119,10 @@ pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
                 ("java/lang/System", "initPhase1"),
                 ("java/lang/System", "initPhase2"),
                 ("java/lang/System", "initPhase3"),
+                // Both by openjdk src/hotspot/share/classfile/systemDictionary.cpp,
+                // `compute_java_loaders`.
                 ("java/lang/ClassLoader", "getSystemClassLoader"),
+                ("java/lang/ClassLoader", "getPlatformClassLoader"),
                 ("java/lang/ThreadGroup", "add"),
                 ("sun/instrument/InstrumentationImpl", "<init>"),
                 ("sun/instrument/InstrumentationImpl", "loadClassAndCallPremain"),
