@@ -74,13 +74,14 @@ fn is_listed(flag: &VmFlag) -> bool {
 fn option(flag: &VmFlag) -> String {
     const MEBIBYTE: u64 = 1 << 20;
     let VmFlag { name, value, .. } = flag;
-    match (&**value, value.parse::<u64>()) {
+    // Texts of another process can have anything in them.
+    let (name, value) = (name.escape_debug(), value.as_str());
+    match (value, value.parse::<u64>()) {
         ("true", _) => format!("-XX:+{name}"),
         ("false", _) => format!("-XX:-{name}"),
         (_, Ok(bytes)) if bytes >= MEBIBYTE && bytes % MEBIBYTE == 0 => {
             format!("-XX:{name}={}m", bytes / MEBIBYTE)
         }
-        // A text can have anything in it.
         _ => format!("-XX:{name}={}", value.escape_debug()),
     }
 }
@@ -126,5 +127,6 @@ mod tests {
         assert_eq!(option("ParallelGCThreads", "2"), "-XX:ParallelGCThreads=2");
         assert_eq!(option("ThreadStackSize", "1048577"), "-XX:ThreadStackSize=1048577");
         assert_eq!(option("OnError", "a\u{1b}[2J"), "-XX:OnError=a\\u{1b}[2J");
+        assert_eq!(option("\u{1b}[2J", "true"), "-XX:+\\u{1b}[2J");
     }
 }
