@@ -22,6 +22,9 @@ pub enum EventType {
     Lock,
     /// Pauses of JVMs, in which they stop their Java threads. No samples: every one is seen.
     Pause,
+    /// Contention of monitors in JVMs once more, by the stacks of the threads that had them. No
+    /// samples of its own: where the holder's stack is known, a contention has one.
+    LockHolder,
     /// All time of threads: what a recording makes of CPU time and waits at its end. It isn't in
     /// [`Self::ALL`].
     Wall,
@@ -95,10 +98,11 @@ impl ShownUnit {
     /// Returns the unit of a sample type by its name.
     pub fn of_sample_type(name: Option<&str>) -> Self {
         let number = |types: &[SampleType]| types.iter().find(|of| Some(of.name) == name).map(|of| of.number);
-        let numbers = [ALLOCATED, WAITED, DELAYED, PAUSED].map(number);
+        let numbers = [ALLOCATED, WAITED, DELAYED, CAUSED, PAUSED].map(number);
         let units = [
             [Self::Objects, Self::Bytes],
             [Self::Waits, Self::WaitingTime],
+            [Self::Contentions, Self::LockTime],
             [Self::Contentions, Self::LockTime],
             [Self::Pauses, Self::PauseTime],
         ];
@@ -115,8 +119,8 @@ impl ShownUnit {
 impl EventType {
     /// All events that are delivered. Their order is written to disk by the spool: new ones come
     /// last.
-    pub const ALL: [Self; Event::ALL.len() + 2] =
-        [Self::Cpu, Self::Allocation, Self::OffCpu, Self::Lock, Self::Pause];
+    pub const ALL: [Self; Event::ALL.len() + 3] =
+        [Self::Cpu, Self::Allocation, Self::OffCpu, Self::Lock, Self::Pause, Self::LockHolder];
 
     /// Returns the event's place in [`Self::ALL`].
     pub const fn index(self) -> usize {
@@ -131,6 +135,7 @@ impl EventType {
             Self::OffCpu => "off_cpu",
             Self::Lock => "lock",
             Self::Pause => "pause",
+            Self::LockHolder => "lock_holder",
             Self::Wall => "wall",
         }
     }
@@ -141,7 +146,7 @@ impl EventType {
             Self::Cpu => Some(Event::Cpu),
             Self::Allocation => Some(Event::Allocation),
             Self::OffCpu => Some(Event::OffCpu),
-            Self::Lock | Self::Pause | Self::Wall => None,
+            Self::Lock | Self::Pause | Self::LockHolder | Self::Wall => None,
         }
     }
 
@@ -150,7 +155,12 @@ impl EventType {
     pub const fn is_estimated(self) -> bool {
         match self {
             Self::Cpu => false,
-            Self::Allocation | Self::OffCpu | Self::Lock | Self::Pause | Self::Wall => true,
+            Self::Allocation
+            | Self::OffCpu
+            | Self::Lock
+            | Self::Pause
+            | Self::LockHolder
+            | Self::Wall => true,
         }
     }
 
@@ -158,7 +168,12 @@ impl EventType {
     pub fn shown_number(self) -> SampleNumber {
         match self {
             Self::Cpu => SampleNumber::Count,
-            Self::Allocation | Self::OffCpu | Self::Lock | Self::Pause | Self::Wall => SampleNumber::Value,
+            Self::Allocation
+            | Self::OffCpu
+            | Self::Lock
+            | Self::Pause
+            | Self::LockHolder
+            | Self::Wall => SampleNumber::Value,
         }
     }
 
@@ -170,6 +185,7 @@ impl EventType {
             Self::OffCpu => &OFF_CPU,
             Self::Lock => &LOCK,
             Self::Pause => &PAUSE,
+            Self::LockHolder => &LOCK_HOLDER,
             Self::Wall => &WALL,
         }
     }
@@ -224,6 +240,21 @@ const LOCK: EventDescriptor = EventDescriptor {
     sample_types: DELAYED,
     pushed_types: DELAYED,
     period_type: CONTENTIONS,
+    number_label: None,
+};
+
+const CAUSED: &[SampleType] = &[
+    CAUSED_CONTENTIONS,
+    SampleType { name: "caused_delay", unit: "nanoseconds", number: SampleNumber::Value },
+];
+const CAUSED_CONTENTIONS: SampleType =
+    SampleType { name: "caused_contentions", unit: "count", number: SampleNumber::Count };
+const LOCK_HOLDER: EventDescriptor = EventDescriptor {
+    name: "lock_holder",
+    series: "mutex_holders",
+    sample_types: CAUSED,
+    pushed_types: CAUSED,
+    period_type: CAUSED_CONTENTIONS,
     number_label: None,
 };
 

@@ -14,6 +14,8 @@
     "off_cpu:waits",
     "mutex:delay",
     "mutex:contentions",
+    "mutex_holders:caused_delay",
+    "mutex_holders:caused_contentions",
     "jvm_pauses:pause",
     "jvm_pauses:pauses",
   ];
@@ -296,7 +298,7 @@
     /// What the timeline's bars measure: `{name, of(samples, ms)}`.
     rate(periodNs) {
       if (this.state.type.startsWith("memory:")) return { name: "objects/s", of: (samples, ms) => (samples * 1000) / ms };
-      if (/^(off_cpu|mutex):/.test(this.state.type)) return { name: "stacks/s", of: (samples, ms) => (samples * 1000) / ms };
+      if (/^(off_cpu|mutex|mutex_holders):/.test(this.state.type)) return { name: "stacks/s", of: (samples, ms) => (samples * 1000) / ms };
       if (this.state.type.startsWith("jvm_pauses:")) return { name: "pauses/s", of: (samples, ms) => (samples * 1000) / ms };
       if (!periodNs) return { name: "samples/s", of: (samples, ms) => (samples * 1000) / ms };
       return { name: "CPUs", of: (samples, ms) => (samples * periodNs) / (ms * 1e6) };

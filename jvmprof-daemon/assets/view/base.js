@@ -112,6 +112,8 @@ globalThis.jvmprof = {};
     waits: "Waits",
     delay: "Waiting for locks",
     contentions: "Contentions of locks",
+    caused_delay: "Delay caused by holders of locks",
+    caused_contentions: "Contentions caused by holders of locks",
     pause: "Time of pauses",
     pauses: "Pauses of JVMs",
     wall: "Wall-clock time",

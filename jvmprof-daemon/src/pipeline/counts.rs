@@ -119,7 +119,7 @@ impl Pipeline {
     }
 
     /// Returns the samples that the daemon took itself, of threads that still waited, those that it
-    /// made contentions of, and the pauses of JVMs.
+    /// made contentions of, the stacks of the holders of monitors, and the pauses of JVMs.
     pub fn taken_by_daemon(&self) -> SamplesByEvent {
         let inspected = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::inspected);
         self.made_by_daemon() + SamplesByEvent::of(EventType::OffCpu, inspected)
@@ -128,8 +128,11 @@ impl Pipeline {
     /// Returns the part of them that the kernel program doesn't count as taken.
     fn made_by_daemon(&self) -> SamplesByEvent {
         let locks = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::contended);
+        let holders = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::holder_samples);
         let pauses = self.state.pauses.as_ref().map_or(0, PauseTracker::taken);
-        SamplesByEvent::of(EventType::Lock, locks) + SamplesByEvent::of(EventType::Pause, pauses)
+        SamplesByEvent::of(EventType::Lock, locks)
+            + SamplesByEvent::of(EventType::LockHolder, holders)
+            + SamplesByEvent::of(EventType::Pause, pauses)
     }
 
     /// Returns the number of samples that the kernel program took, and how many of them will be in
@@ -194,10 +197,12 @@ impl Counts {
         self.outcomes.get(&Outcome::Whole).map_or(0, |samples| samples.total())
     }
 
-    /// Samples that were taken, those that contentions were made of, and pauses.
+    /// Samples that were taken, those that contentions were made of, stacks of the holders of
+    /// monitors, and pauses.
     pub fn taken(&self) -> SamplesByEvent {
         self.sampler.by_event(Counter::Taken)
             + SamplesByEvent::of(EventType::Lock, self.off_cpu.contended)
+            + SamplesByEvent::of(EventType::LockHolder, self.off_cpu.holder_samples)
             + SamplesByEvent::of(EventType::Pause, self.pauses.taken)
     }
 

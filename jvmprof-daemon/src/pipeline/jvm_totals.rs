@@ -102,7 +102,7 @@ impl AllJvmTotals {
     pub(super) fn add(&mut self, batch: &Batch) {
         for series in &batch.series {
             let has_kinds = series.samples.iter().any(|sample| thread_kind_of(sample).is_some());
-            let is_time = !matches!(batch.event, EventType::Allocation | EventType::Pause);
+            let is_time = matches!(batch.event, EventType::Cpu | EventType::OffCpu);
             if !(has_kinds || series.labels.contains_key(JVM_LABEL)) || !is_time {
                 continue;
             }

@@ -52,7 +52,7 @@ pub use counts::Counts;
 use jvm_totals::AllJvmTotals;
 use labels::{LabelOptions, Owner, Targets};
 use memory_limits::MemoryLimits;
-use off_cpu::OffCpuProfiler;
+use off_cpu::{CONTENTION_PERIOD, OffCpuProfiler};
 pub use options::{PipelineError, PipelineOptions};
 use pauses::{JvmPauses, JvmStops, PauseTracker, SummedJvms};
 use pending_samples::PendingSamples;
@@ -429,9 +429,9 @@ impl State {
             && header.held_monitor != 0
             && outcome == Outcome::Whole
         {
-            off_cpu.keep_holder(process.key, &sample, &stack.frames);
+            off_cpu.keep_holder(process.key, &sample, &stack);
         }
-        let mut second = None;
+        let (mut second, mut holder) = (None, None);
         let (mut stack, period, weight) = match &sample.event {
             SampledEvent::Cpu => (stack, period_ns, SampleWeight::from(period_ns)),
             SampledEvent::Allocation(record) => {
@@ -442,8 +442,9 @@ impl State {
             }
             SampledEvent::OffCpu(record) => {
                 let Some(off_cpu) = &mut self.off_cpu else { return None };
-                let ((stack, weight), runnable) = off_cpu.weigh(process.key, record, header.time_ns, stack);
-                second = runnable;
+                let weighed = off_cpu.weigh(process.key, record, header.time_ns, stack);
+                (second, holder) = (weighed.runnable, weighed.holder);
+                let (stack, weight) = weighed.own;
                 (stack, off_cpu.options().interval, weight)
             }
         };
@@ -476,6 +477,12 @@ impl State {
                 LabelDecision::Awaited => window.add_unlabelled(owner, stack, weight),
                 LabelDecision::Labels(labels) => window.add(labels, owner, stack, weight),
             }
+        }
+        if let (Some((stack, weight)), Some(off_cpu)) = (holder, &mut self.off_cpu) {
+            let owner = self.targets.owner_of(process.key, EventType::LockHolder);
+            let window = self.windows.aggregator(EventType::LockHolder, CONTENTION_PERIOD);
+            window.add_unlabelled(owner, stack, weight);
+            off_cpu.count_holder();
         }
         if has_new_key {
             self.table.expect_context(pid, now);

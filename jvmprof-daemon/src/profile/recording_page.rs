@@ -153,6 +153,10 @@ pub fn write_html(
                 add("delay", ShownUnit::LockTime, Some(SampleNumber::Value));
                 add("contentions", ShownUnit::Contentions, Some(SampleNumber::Count));
             }
+            EventType::LockHolder => {
+                add("caused_delay", ShownUnit::LockTime, Some(SampleNumber::Value));
+                add("caused_contentions", ShownUnit::Contentions, Some(SampleNumber::Count));
+            }
             EventType::Pause => {
                 add("pause", ShownUnit::PauseTime, Some(SampleNumber::Value));
                 add("pauses", ShownUnit::Pauses, Some(SampleNumber::Count));

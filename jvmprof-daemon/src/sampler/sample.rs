@@ -180,6 +180,7 @@ impl StackSample {
             | EventType::OffCpu
             | EventType::Lock
             | EventType::Pause
+            | EventType::LockHolder
             | EventType::Wall => return Err(malformed),
         };
         Ok(Self { event, header, stop, context_words, words: words.collect() })

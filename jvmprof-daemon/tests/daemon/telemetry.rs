@@ -72,11 +72,17 @@ impl Daemon {
         self.until("ready", |daemon| daemon.get("/readyz").is_some_and(|(status, _)| status == 200));
     }
 
-    /// Values by series, as `name{label="value"}`.
+    /// Values by series, as `name{label="value"}`. A daemon that is busy before its first answer
+    /// has none to give.
     pub(super) fn metrics(&self) -> BTreeMap<String, f64> {
-        let (status, text) = self.get("/metrics").expect("it listens");
-        assert_eq!(status, 200);
-        series(&text)
+        let mut metrics = None;
+        self.until("answering with metrics", |daemon| {
+            let (status, text) = daemon.get("/metrics").expect("it listens");
+            assert!(status == 200 || text.starts_with("nothing has been counted yet"), "{status}: {text}");
+            metrics = (status == 200).then(|| series(&text));
+            metrics.is_some()
+        });
+        metrics.expect("it has answered")
     }
 
     pub(super) fn end(mut self) -> String {
@@ -265,16 +271,16 @@ fn each_event_has_an_account_of_its_own() {
     };
     daemon.until("delivering allocations and contentions", |daemon| {
         let delivered = |event| of(&daemon.metrics(), "jvmprof_samples_delivered_total", event);
-        delivered("allocation") > 50.0 && delivered("lock") > 5.0
+        delivered("allocation") > 50.0 && delivered("lock") > 5.0 && delivered("lock_holder") > 0.0
     });
     let metrics = daemon.metrics();
-    for event in ["cpu", "allocation", "off_cpu", "lock"] {
+    for event in ["cpu", "allocation", "off_cpu", "lock", "lock_holder"] {
         let of = |name: &str| of(&metrics, &format!("jvmprof_{name}"), event);
         let (emitted, stacks) = (of("samples_emitted_total"), of("stacks_total"));
         assert!(emitted <= of("samples_taken_total") + 8.0 && stacks <= emitted, "{event}: {metrics:?}");
         let handed_over = of("samples_handed_over_total");
         // Contentions are made of waits when a window ends.
-        let before = if event == "lock" { of("samples_taken_total") } else { stacks };
+        let before = if event.starts_with("lock") { of("samples_taken_total") } else { stacks };
         assert!(handed_over > 0.0 && handed_over <= before, "{event}: {metrics:?}");
         let became = ["delivered_total", "undelivered_total", "spooled", "queued"];
         let became: f64 = became.iter().map(|what| of(&format!("samples_{what}"))).sum();
@@ -307,6 +313,7 @@ fn each_event_has_an_account_of_its_own() {
         ("allocation", estimated("memory", "allocation events: ")),
         ("off_cpu", estimated("off_cpu", "off_cpu events: ")),
         ("lock", estimated("mutex", "lock events: ")),
+        ("lock_holder", estimated("mutex_holders", "lock_holder events: ")),
     ];
     for (event, stored) in stored {
         let of = |name: &str| account(event, name);

@@ -75,16 +75,18 @@ fn what_is_counted_is_chosen_among_the_types_of_all_events() {
 fn each_type_has_the_name_that_the_collectors_page_has_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
-    let events = [EventType::Wall, EventType::OffCpu, EventType::Lock, EventType::Pause];
+    let events = [EventType::Wall, EventType::OffCpu, EventType::Lock, EventType::LockHolder, EventType::Pause];
     let batches = events.map(|event| sampled(event, now));
     let url = write_all(&batches, &folder.path().join("x.html"));
     let mut browser = Browser::start(1440, 900);
     browser.open(&url);
-    browser.wait_for("document.querySelectorAll('header select option').length === 6");
+    browser.wait_for("document.querySelectorAll('header select option').length === 8");
     let names = "[...document.querySelector('header select').options].map((it) => it.text).join(', ')";
     assert_eq!(
         browser.evaluate(names),
-        "Wall-clock time, Waiting time, Waiting for locks, Contentions of locks, Time of pauses, Pauses of JVMs"
+        "Wall-clock time, Waiting time, Waiting for locks, Contentions of locks, \
+         Delay caused by holders of locks, Contentions caused by holders of locks, \
+         Time of pauses, Pauses of JVMs"
     );
     assert_eq!(browser.complaints, [""; 0]);
 }

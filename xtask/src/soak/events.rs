@@ -15,7 +15,7 @@ pub(super) struct SampledEvent {
     pub(super) is_estimated: bool,
 }
 
-pub(super) const EVENTS: [SampledEvent; 5] = [
+pub(super) const EVENTS: [SampledEvent; 6] = [
     SampledEvent { name: "cpu", kernel: Some(Event::Cpu), series: "process_cpu", is_estimated: false },
     SampledEvent {
         name: "allocation",
@@ -26,4 +26,5 @@ pub(super) const EVENTS: [SampledEvent; 5] = [
     SampledEvent { name: "off_cpu", kernel: Some(Event::OffCpu), series: "off_cpu", is_estimated: true },
     SampledEvent { name: "lock", kernel: None, series: "mutex", is_estimated: true },
     SampledEvent { name: "pause", kernel: None, series: "jvm_pauses", is_estimated: true },
+    SampledEvent { name: "lock_holder", kernel: None, series: "mutex_holders", is_estimated: true },
 ];

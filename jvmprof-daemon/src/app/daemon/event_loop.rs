@@ -45,6 +45,7 @@ fn profiled_events(args: &DaemonArgs) -> BTreeSet<EventType> {
         (EventType::Allocation, args.alloc_enabled),
         (EventType::OffCpu, args.offcpu_enabled || args.lock_enabled),
         (EventType::Lock, args.lock_enabled),
+        (EventType::LockHolder, args.lock_enabled),
     ];
     let others = others.into_iter().filter(|(_, is_enabled)| *is_enabled).map(|(event, _)| event);
     others.chain([EventType::Cpu]).collect()

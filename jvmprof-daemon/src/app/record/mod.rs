@@ -238,21 +238,21 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn recorded_events(events: &[EventArg]) -> BTreeSet<EventType> {
-    let event = |event: &EventArg| match event {
-        EventArg::Cpu => EventType::Cpu,
-        EventArg::Alloc => EventType::Allocation,
-        EventArg::Offcpu => EventType::OffCpu,
-        EventArg::Lock => EventType::Lock,
-        EventArg::Wall => EventType::Wall,
+    let of_arg = |event: &EventArg| match event {
+        EventArg::Cpu => vec![EventType::Cpu],
+        EventArg::Alloc => vec![EventType::Allocation],
+        EventArg::Offcpu => vec![EventType::OffCpu],
+        EventArg::Lock => vec![EventType::Lock, EventType::LockHolder],
+        EventArg::Wall => vec![EventType::Wall],
     };
-    events.iter().map(event).collect()
+    events.iter().flat_map(of_arg).collect()
 }
 
 /// Returns the events that samples are taken of.
 fn sampled_events(recorded: &BTreeSet<EventType>) -> BTreeSet<EventType> {
     let of_event = |event: &EventType| match event {
         EventType::Wall => vec![EventType::Cpu, EventType::OffCpu],
-        EventType::Lock => vec![EventType::OffCpu, EventType::Lock],
+        EventType::Lock => vec![EventType::OffCpu, EventType::Lock, EventType::LockHolder],
         event => vec![*event],
     };
     recorded.iter().flat_map(of_event).collect()

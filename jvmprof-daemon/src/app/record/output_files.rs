@@ -70,19 +70,22 @@ impl OutputFile {
     }
 
     /// Creates the temporary files of an output of these events: folded stacks and SVG have one of
-    /// each, named `x.cpu.svg` and `x.alloc.svg`.
+    /// each, named `x.cpu.svg` and `x.alloc.svg`. The stacks of holders, which come with contended
+    /// locks, are in the other formats only.
     ///
     /// # Errors
     /// Those of [`OutputFile::prepare`].
     pub(super) fn prepare_each(path: &Path, events: &BTreeSet<EventType>) -> anyhow::Result<Vec<Self>> {
         let has_one_event = matches!(Format::of(path), Some(Format::Folded | Format::Svg));
+        let is_pictured = |event: &EventType| *event != EventType::LockHolder;
+        let events: Vec<EventType> = events.iter().copied().filter(is_pictured).collect();
         if !has_one_event || events.len() < 2 {
             return Ok(vec![Self::prepare(path)?]);
         }
-        let of_event = |&event: &EventType| {
+        let of_event = |event: EventType| {
             Ok(Self { event: Some(event), ..Self::prepare(&path_of_event(path, event))? })
         };
-        events.iter().map(of_event).collect()
+        events.into_iter().map(of_event).collect()
     }
 
     /// Returns true if it shows when samples were taken.
@@ -198,6 +201,8 @@ mod tests {
             files.iter().map(name).collect()
         };
         assert_eq!(names("x.y.svg", &both), ["x.y.cpu.svg", "x.y.alloc.svg"]);
+        let locks = BTreeSet::from([EventType::Lock, EventType::LockHolder]);
+        assert_eq!(names("x.y.svg", &locks), ["x.y.svg"]);
         assert_eq!(names("x.folded", &both), ["x.cpu.folded", "x.alloc.folded"]);
         assert_eq!(names("x.pb.gz", &both), ["x.pb.gz"]);
         assert_eq!(names("x.html", &both), ["x.html"]);

@@ -38,8 +38,9 @@ pub use options::{DeliveryOptions, MAX_CONCURRENCY, SpoolPlan};
 
 use sink_queue::SinkQueue;
 
-/// Batches that wait for a sink to be encoded or stored; more are lost, and counted.
-const QUEUED_BATCHES: usize = 6;
+/// Windows whose batches wait for a sink to be encoded or stored; more are lost, and counted.
+const QUEUED_WINDOWS: usize = 3;
+const QUEUED_BATCHES: usize = QUEUED_WINDOWS * EventType::ALL.len();
 
 /// All sinks. Must be used inside of a tokio runtime.
 #[derive(Debug, Default)]

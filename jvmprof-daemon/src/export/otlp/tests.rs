@@ -156,6 +156,7 @@ fn each_sample_type_is_a_profile_of_its_own() {
         &[("waits", 3), ("off_cpu", 30_000_000)],
         &[("contentions", 3), ("delay", 30_000_000)],
         &[("pauses", 3), ("pause", 30_000_000)],
+        &[("caused_contentions", 3), ("caused_delay", 30_000_000)],
     ];
     for (event, expected) in EventType::ALL.into_iter().zip(expected) {
         batch.event = event;

@@ -195,6 +195,7 @@ mod tests {
             ["off_cpu", "waits", "count", "off_cpu", "nanoseconds"],
             ["mutex", "contentions", "count", "delay", "nanoseconds"],
             ["jvm_pauses", "pauses", "count", "pause", "nanoseconds"],
+            ["mutex_holders", "caused_contentions", "count", "caused_delay", "nanoseconds"],
         ];
         for (event, [series, types @ ..]) in EventType::ALL.into_iter().zip(expected) {
             batch.event = event;

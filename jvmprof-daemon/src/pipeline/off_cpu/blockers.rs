@@ -17,7 +17,7 @@ use crate::hotspot::java_heap::{HeapLayout, KlassReader};
 use crate::hotspot::{JvmBlockers, LiveMemory};
 use crate::pipeline::thread_local_variables::find_private_variable;
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
-use crate::profile::model::Frame;
+use crate::profile::aggregate::NamedStack;
 use crate::sampler::{OffCpuMaps, SamplerError, StackSample};
 use crate::types::Avma;
 
@@ -152,23 +152,23 @@ impl Blockers {
     }
 
     /// Keeps the whole stack of a sample whose thread has a monitor, for those that wait for it.
-    pub(super) fn keep_holder(&mut self, key: ProcessKey, sample: &StackSample, frames: &Arc<[Arc<Frame>]>) {
-        self.stacks.keep(key, sample, frames);
+    pub(super) fn keep_holder(&mut self, key: ProcessKey, sample: &StackSample, stack: &NamedStack) {
+        self.stacks.keep(key, sample, stack);
     }
 
-    /// Names what a thread waited for, as far as what was read of it is valid. `reported_ns`: when
-    /// the wait was reported.
+    /// Names what a thread waited for, as far as what was read of it is valid, and returns the stack
+    /// of the thread that had it, if it is known. `reported_ns`: when the wait was reported.
     pub(super) fn name(
         &mut self,
         key: ProcessKey,
         record: &WaitRecord,
         reported_ns: u64,
         now_ns: u64,
-    ) -> NamedBlocker {
+    ) -> (NamedBlocker, Option<NamedStack>) {
         let blocker = &record.blocker;
         let jvm = self.jvms.get_mut(&key).filter(|_| blocker.kind != 0);
         let Some((pid, jvm)) = jvm.and_then(|jvm| Some((jvm.pid, jvm.found.as_mut()?))) else {
-            return NamedBlocker::default();
+            return Default::default();
         };
         let class = jvm.klasses.read(jvm.heap.klass_of(blocker.object), &jvm.heap, &LiveMemory::new(pid));
         self.unnamed += u64::from(class.is_none());
@@ -177,10 +177,11 @@ impl Blockers {
         let name = jvm.holders.as_mut().and_then(|it| it.holder(record.monitor_owner, age, now_ns));
         let span = TimeSpan::of_wait(record, reported_ns);
         let stack = name.as_ref().and_then(|name| self.stacks.find(key, blocker.monitor, name, span));
-        let method = stack.and_then(|frames| method_of(frames));
+        let stack = stack.cloned();
+        let method = stack.as_ref().and_then(|stack| method_of(&stack.frames));
         let holder = name.map(|name| self.label(name));
         let holder_method = method.map(|method| self.label(method));
-        NamedBlocker { kind: blocker.kind, class, holder, holder_method }
+        (NamedBlocker { kind: blocker.kind, class, holder, holder_method }, stack)
     }
 
     /// Returns a label's value, of which a window has a limited number.

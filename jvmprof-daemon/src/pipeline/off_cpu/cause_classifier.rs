@@ -19,6 +19,13 @@ pub(super) enum Evidence {
     NoSystemCall,
 }
 
+impl Evidence {
+    /// Returns true if the thread waited for nothing but a CPU.
+    pub(super) const fn is_runnable(self) -> bool {
+        matches!(self, Self::Runnable | Self::OutOfQuota)
+    }
+}
+
 /// Returns the cause of a wait. `frames`: leaf first, without those of the scheduler.
 pub(super) fn cause_of<'a>(evidence: Evidence, frames: impl Iterator<Item = &'a Frame> + Clone) -> Cause {
     let system_call = match evidence {

@@ -1,13 +1,17 @@
 //! Where threads were while they had a monitor for which another one waited: the stacks of samples
-//! that say so, for the waits that end after them.
+//! that say so, for the waits that end after them, and what such stacks look like in a profile.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use jvmprof_common::off_cpu::WaitRecord;
 
+use super::blockers::NamedBlocker;
+use super::contentions::lock_frame;
+use super::wait_labels::HOLDER_LABEL;
 use crate::process::ProcessKey;
-use crate::profile::model::{ExecutionMode, Frame, Line};
+use crate::profile::aggregate::NamedStack;
+use crate::profile::model::{ExecutionMode, Frame, Line, SampleLabel, SampleLabels};
 use crate::sampler::{SampledEvent, StackSample};
 
 /// Stacks of one monitor that are kept, at most: a wait is mostly for one of the last.
@@ -51,7 +55,7 @@ struct HolderStack {
     span: TimeSpan,
     /// The thread's name.
     thread: String,
-    frames: Arc<[Arc<Frame>]>,
+    stack: NamedStack,
 }
 
 /// The stacks of a window and of the one before, by the monitors that their threads had.
@@ -64,7 +68,7 @@ pub(super) struct HolderStacks {
 
 impl HolderStacks {
     /// Keeps the whole stack of a sample whose thread has a monitor.
-    pub(super) fn keep(&mut self, key: ProcessKey, sample: &StackSample, frames: &Arc<[Arc<Frame>]>) {
+    pub(super) fn keep(&mut self, key: ProcessKey, sample: &StackSample, stack: &NamedStack) {
         let key = (key, sample.header.held_monitor);
         if self.by_monitor.len() >= MAX_MONITORS && !self.by_monitor.contains_key(&key) {
             return;
@@ -74,7 +78,8 @@ impl HolderStacks {
             stacks.pop_front();
         }
         let (span, thread) = (TimeSpan::of_sample(sample), sample.comm());
-        stacks.push_back(HolderStack { span, thread, frames: Arc::clone(frames) });
+        let stack = NamedStack { labels: SampleLabels::default(), ..stack.clone() };
+        stacks.push_back(HolderStack { span, thread, stack });
     }
 
     /// Returns where the thread with this name was when it had the monitor first in this time.
@@ -84,10 +89,10 @@ impl HolderStacks {
         monitor: u64,
         thread: &str,
         span: TimeSpan,
-    ) -> Option<&Arc<[Arc<Frame>]>> {
+    ) -> Option<&NamedStack> {
         let stacks = self.by_monitor.get(&(key, monitor))?;
         let is_it = |stack: &&HolderStack| stack.thread.trim_end() == thread && stack.span.overlaps(span);
-        stacks.iter().filter(is_it).min_by_key(|stack| stack.span.from_ns).map(|stack| &stack.frames)
+        stacks.iter().filter(is_it).min_by_key(|stack| stack.span.from_ns).map(|stack| &stack.stack)
     }
 
     /// Forgets what is older than the window that ends now.
@@ -97,6 +102,29 @@ impl HolderStacks {
             stacks.retain(|stack| stack.span.to_ns >= oldest);
             !stacks.is_empty()
         });
+    }
+}
+
+/// Leaves and labels of the holders' stacks of a window, each once: stacks are compared by their
+/// addresses.
+#[derive(Debug, Default)]
+pub(super) struct HolderLeaves {
+    leaves: HashMap<Option<Arc<str>>, Arc<Frame>>,
+    labels: HashMap<Option<Arc<str>>, SampleLabels>,
+}
+
+impl HolderLeaves {
+    /// Returns a holder's stack as its profile has it: the class of the monitor is the leaf, the
+    /// name of the thread a label.
+    pub(super) fn named(&mut self, stack: NamedStack, blocker: &NamedBlocker) -> NamedStack {
+        let leaf = self.leaves.entry(blocker.class.clone());
+        let leaf = leaf.or_insert_with_key(|class| lock_frame(class.as_deref()));
+        let labels = self.labels.entry(blocker.holder.clone()).or_insert_with_key(|holder| {
+            let label = |name: &Arc<str>| SampleLabel { name: HOLDER_LABEL.into(), value: (**name).into() };
+            SampleLabels::new(holder.iter().map(label).collect::<Vec<_>>())
+        });
+        let frames = std::iter::once(&*leaf).chain(&*stack.frames).cloned().collect();
+        NamedStack { frames, labels: labels.clone(), pending: stack.pending }
     }
 }
 
@@ -122,6 +150,10 @@ mod tests {
         Arc::new(Frame { kind: FrameKind::Java, address: None, mapping: None, lines: vec![line] })
     }
 
+    fn stack(name: &str) -> NamedStack {
+        NamedStack { frames: Arc::from([java(name, 1)]), labels: SampleLabels::default(), pending: false }
+    }
+
     fn sample(time_ns: u64, waited_ns: Option<u64>, thread: &str) -> StackSample {
         let mut sample = StackSample::empty();
         sample.header.time_ns = time_ns;
@@ -143,11 +175,11 @@ mod tests {
             (sample(130, None, "a"), "runs"),
             (sample(131, None, "b"), "other"),
         ] {
-            stacks.keep(key, &sample, &Arc::from([java(name, 1)]));
+            stacks.keep(key, &sample, &stack(name));
         }
         let find = |monitor, thread: &str, from_ns, to_ns| {
             let found = stacks.find(key, monitor, thread, TimeSpan { from_ns, to_ns });
-            found.map(|frames| frames[0].lines[0].name.to_string())
+            found.map(|stack| stack.frames[0].lines[0].name.to_string())
         };
         assert_eq!(find(MONITOR, "a", 70, 140).as_deref(), Some("sleeps"));
         assert_eq!(find(MONITOR, "a", 101, 140).as_deref(), Some("runs"));
@@ -163,7 +195,7 @@ mod tests {
         let key = ProcessKey::numbered(7);
         let mut stacks = HolderStacks::default();
         for at in 0..STACKS_PER_MONITOR as u64 + 5 {
-            stacks.keep(key, &sample(100 + at, None, "a"), &Arc::from([java("f", 1)]));
+            stacks.keep(key, &sample(100 + at, None, "a"), &stack("f"));
         }
         let has = |stacks: &HolderStacks, at| {
             stacks.find(key, MONITOR, "a", TimeSpan { from_ns: at, to_ns: at }).is_some()
@@ -173,6 +205,28 @@ mod tests {
         assert!(has(&stacks, 105));
         stacks.begin_window(300);
         assert!(!has(&stacks, 105));
+    }
+
+    #[test]
+    fn a_holders_stack_begins_with_the_monitors_class_and_is_counted_as_one() {
+        let blocker = NamedBlocker {
+            kind: 1,
+            class: Some("Stock".into()),
+            holder: Some("seller".into()),
+            holder_method: None,
+        };
+        let mut leaves = HolderLeaves::default();
+        let stack = stack("Shop.sell");
+        let [first, second] = [(); 2].map(|()| leaves.named(stack.clone(), &blocker));
+        let names: Vec<_> = first.frames.iter().map(|frame| &*frame.lines[0].name).collect();
+        assert_eq!(names, ["Stock", "Shop.sell"]);
+        let labels: Vec<_> = first.labels.iter().map(|label| (&*label.name, &*label.value)).collect();
+        assert_eq!(labels, [("holder", "seller")]);
+        assert!(Arc::ptr_eq(&first.frames[0], &second.frames[0]));
+        assert_eq!(first.labels.address(), second.labels.address());
+        let unknown = leaves.named(stack, &NamedBlocker::default());
+        assert_eq!(&*unknown.frames[0].lines[0].name, "[unknown class]");
+        assert_eq!(unknown.labels.iter().count(), 0);
     }
 
     #[test]

@@ -32,9 +32,9 @@ mod wait_labels;
 mod wait_times;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Instant;
 
+use jvmprof_common::blocker::BlockerKind;
 use jvmprof_common::off_cpu::{OffCpuSettings, WaitRecord, WaitTotals, WaitingThread, is_runnable};
 
 use crate::clock::monotonic_ns;
@@ -42,11 +42,13 @@ use crate::event_type::EventType;
 use crate::hotspot::JvmBlockers;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
-use crate::profile::model::{Batch, Frame};
+use crate::profile::model::Batch;
 use crate::sampler::{OffCpuMaps, SamplerError, StackSample};
 use blockers::{Blockers, NamedBlocker};
 pub use cause::Cause;
 use cause_classifier::Evidence;
+pub(super) use contentions::CONTENTION_PERIOD;
+use holder_stacks::HolderLeaves;
 pub use idle::IdleRule;
 use idle::IdleRules;
 use pace::Pace;
@@ -106,6 +108,8 @@ pub struct OffCpuCounts {
     pub unnamed_blockers: u64,
     /// Samples of waits that contentions were made of.
     pub contended: u64,
+    /// Stacks of holders of monitors to which waits were attributed.
+    pub holder_samples: u64,
     /// JVMs that don't say what their threads wait for.
     pub jvms_without_blockers: u64,
 }
@@ -124,7 +128,25 @@ pub(super) struct OffCpuProfiler {
     inspected: u64,
     /// Samples that contentions were made of.
     contended: u64,
+    holder_leaves: HolderLeaves,
+    /// Stacks of holders to which waits were attributed.
+    holder_samples: u64,
     began: Began,
+}
+
+/// A stack with what it counts for.
+type WeighedStack = (NamedStack, SampleWeight);
+
+/// What a wait counts for.
+#[derive(Debug)]
+pub(super) struct WeighedWait {
+    /// The time in which the thread waited for something, or, if it could run, for a CPU.
+    pub(super) own: WeighedStack,
+    /// The time in which it could run and didn't, where that is a part and long enough.
+    pub(super) runnable: Option<WeighedStack>,
+    /// The time of `own` by the stack of the thread that had the monitor which this one waited for,
+    /// if it is known: a sample of [`EventType::LockHolder`].
+    pub(super) holder: Option<WeighedStack>,
 }
 
 /// Counts are kept in parts of one, so that rounding makes no difference.
@@ -148,6 +170,8 @@ impl OffCpuProfiler {
             still_waiting: StillWaiting::default(),
             inspected: 0,
             contended: 0,
+            holder_leaves: HolderLeaves::default(),
+            holder_samples: 0,
             began: Began::now(),
         };
         profiler.set_interval(profiler.pace.interval())?;
@@ -208,16 +232,14 @@ impl OffCpuProfiler {
         self.inspected
     }
 
-    /// Returns the stacks of a wait with what they count for: one of the time in which the thread
-    /// waited, and, if that was long enough, one of the time in which it could run and didn't.
-    /// `reported_ns`: the time of the sample.
+    /// Returns what a wait counts for. `reported_ns`: the time of the sample.
     pub(super) fn weigh(
         &mut self,
         key: ProcessKey,
         record: &WaitRecord,
         reported_ns: u64,
         stack: NamedStack,
-    ) -> ((NamedStack, SampleWeight), Option<(NamedStack, SampleWeight)>) {
+    ) -> WeighedWait {
         self.pace.count();
         let waited = record.waited_ns.max(1);
         let weight = 1.0 / probability(waited, record.interval);
@@ -230,13 +252,26 @@ impl OffCpuProfiler {
             (self.frames.mark(evidence, NamedBlocker::default(), stack.clone()), weight)
         });
         let weight = SampleWeight { stratum: 0, events: 1, count, value: value(part) };
-        let blocker = self.blockers.name(key, record, reported_ns, monotonic_ns());
-        ((self.frames.mark(own, blocker, stack), weight), runnable)
+        let (blocker, holder) = self.blockers.name(key, record, reported_ns, monotonic_ns());
+        let is_contention = blocker.kind == BlockerKind::Entered as u64 && !own.is_runnable();
+        let holder = holder.filter(|_| self.options.locks && is_contention);
+        let holder = holder.map(|stack| (self.holder_leaves.named(stack, &blocker), weight));
+        WeighedWait { own: (self.frames.mark(own, blocker, stack), weight), runnable, holder }
+    }
+
+    /// Counts a stack of a holder that has gone into its window.
+    pub(super) const fn count_holder(&mut self) {
+        self.holder_samples += 1;
+    }
+
+    /// Returns how many stacks of holders there were.
+    pub(super) const fn holder_samples(&self) -> u64 {
+        self.holder_samples
     }
 
     /// Keeps the whole stack of a sample whose thread has a monitor for which another one waits.
-    pub(super) fn keep_holder(&mut self, key: ProcessKey, sample: &StackSample, frames: &Arc<[Arc<Frame>]>) {
-        self.blockers.keep_holder(key, sample, frames);
+    pub(super) fn keep_holder(&mut self, key: ProcessKey, sample: &StackSample, stack: &NamedStack) {
+        self.blockers.keep_holder(key, sample, stack);
     }
 
     /// Has what a JVM's threads wait for read from now on, if the JVM says where that is: `find`
@@ -275,6 +310,7 @@ impl OffCpuProfiler {
     pub(super) fn begin_window(&mut self, live: &HashSet<ProcessKey>) {
         self.blockers.begin_window(live, &mut self.maps, monotonic_ns());
         self.frames = WaitLabels::default();
+        self.holder_leaves = HolderLeaves::default();
     }
 
     /// Names the causes of a window's waits, in frames and labels.
@@ -295,6 +331,7 @@ impl OffCpuProfiler {
             unreported_parts: self.still_waiting.unreported(),
             unnamed_blockers: self.blockers.unnamed(),
             contended: self.contended,
+            holder_samples: self.holder_samples,
             jvms_without_blockers: self.blockers.silent_jvms(),
         }
     }

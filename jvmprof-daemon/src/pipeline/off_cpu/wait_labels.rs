@@ -20,7 +20,7 @@ pub(super) const IDLE_LABEL: &str = "idle";
 /// The label with the class of the monitor or blocker that the thread waited for.
 const BLOCKER_LABEL: &str = "blocker";
 /// The label with the name of the thread that had the monitor when the wait began.
-const HOLDER_LABEL: &str = "holder";
+pub(super) const HOLDER_LABEL: &str = "holder";
 /// The label with the method in which that thread was while it had it, and its line.
 const HOLDER_METHOD_LABEL: &str = "holder_method";
 /// Labels that keep the evidence until the window ends.

@@ -47,7 +47,7 @@ impl Pipeline {
             |owner, samples| targets.finalize_labels(owner, samples, state.release),
             |event, owner, weight| match (event, &mut allocation) {
                 (EventType::Allocation, Some(allocation)) => allocation.estimate(owner.process, weight),
-                (EventType::OffCpu, _) => off_cpu::estimate(weight),
+                (EventType::OffCpu | EventType::LockHolder, _) => off_cpu::estimate(weight),
                 _ => (weight.count, weight.value),
             },
         );

@@ -195,6 +195,8 @@ impl KernelPrograms {
         (change, result)
     }
 
+    /// Detaches the programs, and returns once none of them runs any more: what they have counted
+    /// as taken is in the ring then.
     pub(in crate::sampler) fn detach(&mut self) {
         if let Some(off_cpu) = &mut self.off_cpu {
             off_cpu.detach(&mut self.ebpf);
@@ -202,6 +204,7 @@ impl KernelPrograms {
         for (_, link) in std::mem::take(&mut self.links) {
             self.detach_link(link);
         }
+        wait_for_running_programs();
     }
 
     /// Returns the ring's descriptor, which is readable when a sample woke the reader.
@@ -324,6 +327,18 @@ impl KernelPrograms {
         if let Err(error) = detached {
             tracing::warn!(%error, "a CPU's perf event can't be detached");
         }
+    }
+}
+
+/// Waits for the end of each kernel program that runs now, those of uprobes included, which are
+/// detached later. Programs run in a read-side section of RCU, and this call waits until all of
+/// these that have begun are over (`kernel/sched/membarrier.c`).
+fn wait_for_running_programs() {
+    // SAFETY: the call gets numbers alone.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if result != 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::debug!(%error, "programs that still run aren't waited for: their samples may be missing");
     }
 }
 

@@ -10,7 +10,10 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::counter_by("jvmprof_samples_taken", &["event"], |snapshot, values| {
         values.set_events(&[], snapshot.pipeline.taken());
     })
-    .help("Samples that were taken; of event lock, waits that contentions were made of"),
+    .help(
+        "Samples that were taken; of event lock, waits that contentions were made of, of lock_holder \
+         those of which the holder's stack is known",
+    ),
     Metric::counter_by("jvmprof_samples_emitted", &["event"], |snapshot, values| {
         values.set_events(&[], snapshot.pipeline.sampler.by_event(Counter::Emitted));
     })

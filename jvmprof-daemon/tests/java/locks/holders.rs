@@ -4,8 +4,10 @@
 use std::fs;
 
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
+use jvmprof_daemon::proto::pprof::Profile;
+use serde_json::Value;
 
-use super::waits_in;
+use super::{Wait, waits_in};
 use crate::support::{compile_java, jdks, record_json, scratch};
 
 const HELD: &str = r#"
@@ -78,6 +80,31 @@ const HOLDERS: [(&str, &str, &str, f64); 5] = [
     ("wantsD", "three", "Held.spinsInD", 0.1),
 ];
 
+/// Checks the profile by the stacks of holders: each is in the method in which its thread has the
+/// monitor, and together they have the time for which a holder's method is known.
+fn check_holders_stacks(feature: u32, profile: &Profile) {
+    let is_of_holder = |wait: &&Wait<'_>| HOLDERS.iter().any(|(_, holder, ..)| wait.holder == *holder);
+    let sum = |sample_type: &str, is_counted: &dyn Fn(&Wait<'_>) -> bool| -> f64 {
+        let waits = waits_in(profile, sample_type, "java.lang.Thread.run");
+        let counted = waits.iter().filter(is_of_holder).filter(|wait| is_counted(wait));
+        counted.map(|wait| wait.delay_ns).sum()
+    };
+    let all = sum("caused_delay", &|_| true);
+    let known_ns = sum("delay", &|wait| !wait.holder_method.is_empty());
+    let right_of = |(wants, holder, method, _): &(&str, &str, &str, f64)| {
+        let class = format!("Held${}", wants.trim_start_matches("wants"));
+        let stacks = waits_in(profile, "caused_delay", method);
+        let is_right = |stack: &&Wait<'_>| stack.leaf == class && stack.holder == *holder;
+        let right: f64 = stacks.iter().filter(is_right).map(|stack| stack.delay_ns).sum();
+        assert!(right > 0.0, "JDK {feature}: {holder} in {method} has made nobody wait");
+        right
+    };
+    let right: f64 = HOLDERS.iter().map(right_of).sum();
+    println!("JDK {feature}: {:.0} ms by the holders' stacks, right {:.4}", all / 1e6, right / all);
+    assert!(right >= 0.99 * all, "JDK {feature}: {right} of {all}");
+    assert!((all / known_ns - 1.0).abs() < 0.02, "JDK {feature}: {all} by stacks, {known_ns} by methods");
+}
+
 #[test]
 fn a_holders_method_is_where_the_program_has_the_lock() {
     let dir = scratch();
@@ -120,6 +147,10 @@ fn a_holders_method_is_where_the_program_has_the_lock() {
             all_right += right_ns;
         }
         assert!(all_right >= 0.99 * all_known, "JDK {feature}: {all_right} of {all_known}");
+        check_holders_stacks(feature, &profile);
+        let stack = &summary["lock"]["holders"][0]["stack"];
+        let stack: Vec<_> = stack.as_array().expect("a stack").iter().filter_map(Value::as_str).collect();
+        assert!(stack.iter().any(|it| it.starts_with("java.lang.Thread.run")), "JDK {feature}: {stack:?}");
         let rows = summary["lock"]["locks"].as_array().expect("a table");
         let row = rows.iter().find(|row| row["method"] == "Held.wantsA").expect("a row");
         let method = row["holder"]["method"]["name"].as_str().expect("it is known");

@@ -1,13 +1,14 @@
 //! What a recording says of locks: how long threads waited for each, and for whom.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::pipeline::off_cpu::{holder_method_of, holder_of};
-use crate::profile::model::{Batch, Sample};
+use crate::profile::model::{Batch, Frame, Line, Sample};
 
-/// Rows of the table.
+/// Rows of the table, and stacks of holders, at most.
 const ROWS: usize = 14;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -18,6 +19,20 @@ pub(in crate::app::record) struct LockSummary {
     /// Contentions whose stacks were taken.
     events: u64,
     locks: Vec<LockRow>,
+    /// The stacks for which others waited longest.
+    holders: Vec<HolderRow>,
+}
+
+/// Where a thread was while it had a lock and others waited for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct HolderRow {
+    /// The lock's class.
+    lock: String,
+    thread: String,
+    contentions: u64,
+    delay_ns: u64,
+    /// Its functions, leaf first, with their lines where these are known.
+    stack: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -69,8 +84,37 @@ impl Holder {
     }
 }
 
+impl HolderRow {
+    fn longest(batch: &Batch) -> Vec<Self> {
+        let samples = batch.series.iter().flat_map(|series| &series.samples);
+        let mut rows: Vec<Self> = samples.filter_map(Self::new).collect();
+        rows.sort_by(|a, b| b.delay_ns.cmp(&a.delay_ns).then_with(|| a.stack.cmp(&b.stack)));
+        rows.truncate(ROWS);
+        rows
+    }
+
+    fn new(sample: &Sample) -> Option<Self> {
+        let (lock, frames) = sample.frames.split_first()?;
+        let of_frame = |frame: &Arc<Frame>| {
+            let name = |line: &Line| match line.line {
+                0 => line.name.to_string(),
+                number => format!("{}:{number}", line.name),
+            };
+            frame.lines.iter().map(name).collect::<Vec<_>>()
+        };
+        Some(Self {
+            lock: lock.lines.first()?.name.to_string(),
+            thread: holder_of(sample).unwrap_or_default().to_owned(),
+            contentions: sample.count,
+            delay_ns: sample.value,
+            stack: frames.iter().flat_map(of_frame).collect(),
+        })
+    }
+}
+
 impl LockSummary {
-    pub(in crate::app::record) fn new(batch: &Batch) -> Self {
+    /// `holders`: the profile by the stacks of those that had the locks.
+    pub(in crate::app::record) fn new(batch: &Batch, holders: Option<&Batch>) -> Self {
         let mut locks: HashMap<(&str, &str), Delays<'_>> = HashMap::new();
         for sample in batch.series.iter().flat_map(|series| &series.samples) {
             let delays = locks.entry(lock_and_method(sample)).or_default();
@@ -99,7 +143,8 @@ impl LockSummary {
         let mut locks: Vec<LockRow> = locks.into_iter().map(row).collect();
         locks.sort_unstable_by(|a, b| b.delay_ns.cmp(&a.delay_ns).then_with(|| a.name.cmp(&b.name)));
         locks.truncate(ROWS);
-        Self { contentions, delay_ns, events: batch.samples(), locks }
+        let holders = holders.map(HolderRow::longest).unwrap_or_default();
+        Self { contentions, delay_ns, events: batch.samples(), locks, holders }
     }
 
     pub(in crate::app::record) fn print(&self) {
@@ -168,12 +213,46 @@ mod tests {
             sample.value = sample.count * 1_000;
             sample.labels = SampleLabels::new(labels);
         }
-        let summary = LockSummary::new(&Batch { event: EventType::Lock, ..batch(vec![series]) });
+        let summary = LockSummary::new(&Batch { event: EventType::Lock, ..batch(vec![series]) }, None);
         assert_eq!((summary.contentions, summary.delay_ns), (5, 5_000));
         let [lock] = &summary.locks[..] else { panic!("{summary:?}") };
         assert_eq!((&*lock.method, lock.contentions), ("Shop.buy", 5));
         let method = HolderMethod { name: "Shop.sell:7".to_owned(), delay_ns: 3_000 };
         let holder = Holder { name: "a".to_owned(), delay_ns: 3_000, method: Some(method) };
         assert_eq!(lock.holder, Some(holder));
+        assert_eq!(summary.holders, []);
+    }
+
+    #[test]
+    fn the_stacks_for_which_others_waited_longest_come_first() {
+        let line = |name: &str, line| Line { mode: Some(ExecutionMode::C2), line, ..Line::named(name) };
+        let compiled = Arc::new(Frame {
+            kind: FrameKind::Java,
+            address: None,
+            mapping: None,
+            lines: vec![line("Shop.price", 57), line("Shop.sell", 12)],
+        });
+        let stack = |leaf: &str, count| {
+            let frames = vec![
+                frame(FrameKind::Class, "Stock"),
+                frame(FrameKind::Native, leaf),
+                Arc::clone(&compiled),
+            ];
+            (frames, count)
+        };
+        let mut series = series(&[("pid", "7")], vec![stack("read", 1), stack("write", 3)]);
+        for sample in &mut series.samples {
+            sample.value = sample.count * 1_000;
+            let label = SampleLabel { name: "holder".into(), value: "seller".into() };
+            sample.labels = SampleLabels::new(vec![label]);
+        }
+        let holders = Batch { event: EventType::LockHolder, ..batch(vec![series]) };
+        let locks = Batch { event: EventType::Lock, ..batch(Vec::new()) };
+        let summary = LockSummary::new(&locks, Some(&holders));
+        let stacks: Vec<_> = summary.holders.iter().map(|row| (row.delay_ns, row.stack.join(" "))).collect();
+        let expected = ["write Shop.price:57 Shop.sell:12", "read Shop.price:57 Shop.sell:12"];
+        assert_eq!(stacks, [(3_000, expected[0].to_owned()), (1_000, expected[1].to_owned())]);
+        let row = &summary.holders[0];
+        assert_eq!((&*row.lock, &*row.thread, row.contentions), ("Stock", "seller", 3));
     }
 }
