@@ -69,7 +69,7 @@
       this.colourSelect = this.select("What colours mean", jvmprof.COLOURINGS, (colour) => this.change({ colour }));
       this.bySelect = this.select("What is compared", jvmprof.NORMALISATIONS, (by) => this.change({ by }));
       this.edits = new jvmprof.EditChips((edits) => this.change({ edits }), () => this.change({ part: null }));
-      this.activityBar = new jvmprof.ActivityBar((keys) => this.chooseActivities(keys));
+      this.activityBar = new jvmprof.ActivityBar((kind, keys) => this.chooseAmong(kind, keys));
       this.heatmap = new jvmprof.Heatmap((part) => this.change({ part }));
       this.pauseLane = new jvmprof.PauseLane();
       this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => this.toggleSandwich());
@@ -161,14 +161,14 @@
       const part = this.times ? this.state.part : null;
       const inPart = part ? this.times.part(this.data, this.functions, part) : this.data;
       const edited = jvmprof.editedData(inPart, this.functions, edits);
-      const chosen = jvmprof.chosenActivities(edits);
-      this.showActivities(edited, chosen);
-      this.shown = jvmprof.ofActivities(edited, chosen);
+      const [chosen, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
+      this.showActivities(edited, { chosen, threadKinds });
+      this.shown = jvmprof.ofActivities(edited, chosen, threadKinds);
       const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) };
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.edits.show(edits, part);
-      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part, chosen });
+      this.edits.show(edits, part, frames);
+      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.data.total });
       this.flame.draw(root, root.value);
@@ -185,13 +185,15 @@
     showActivities(data, chosen) {
       const isTime = this.unit === "samples" || this.unit === "nanoseconds";
       const groups = this.functions.filter(({ kind }) => kind === "label").length;
-      const { measure } = this.flame;
-      this.activityBar.show(isTime ? jvmprof.activitySamples(data) : null, { chosen, isOne: groups < 2, measure, comparison: this.comparison });
+      const { comparison, flame: { measure } } = this;
+      const samples = isTime ? jvmprof.activitySamples(data) : null;
+      this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2, measure, comparison });
     }
 
-    chooseActivities(keys) {
-      const others = this.state.edits.filter((text) => !text.startsWith("activity:"));
-      this.change({ edits: [...others, ...keys.map((key) => `activity:${key}`)] });
+    /// Replaces the edits of a kind that chooses among parts of the time.
+    chooseAmong(kind, keys) {
+      const others = this.state.edits.filter((text) => !text.startsWith(`${kind}:`));
+      this.change({ edits: [...others, ...keys.map((key) => `${kind}:${key}`)] });
     }
 
     drawTable(isPart) {
