@@ -88,6 +88,9 @@
   /// Which functions of the JDK are shown like the application's; null for none.
   jvmprof.isExpanded = (edits) => matcher(edits, "expand");
 
+  /// Whether an edit does something to the view of these frames.
+  jvmprof.hasEffect = ({ kind }, frames) => kind !== "expand" || frames === "app";
+
   /// Whether the edits leave no sample out and no frame.
   jvmprof.isWhole = (edits) => edits.every(({ kind }) => kind === "expand");
 })(globalThis.jvmprof);

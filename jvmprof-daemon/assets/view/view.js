@@ -35,7 +35,7 @@
       this.found = null;
       this.flame.rootOnTop = this.state.rootOnTop;
       this.applySwitches();
-      document.addEventListener("keydown", (event) => this.key(event));
+      document.addEventListener("keydown", (event) => jvmprof.viewKey(this, event));
     }
 
     build(container) {
@@ -222,10 +222,6 @@
         sandwich: (name) => this.change({ sandwich: name }),
         copy: async (text) => (this.status.textContent = await jvmprof.copyText(text)),
       });
-    }
-
-    undo() {
-      if (this.state.edits.length) this.change({ edits: this.state.edits.slice(0, -1) });
     }
 
     // Zoom. It is kept as the hash of a node of the data, which newer data, other frames and the
@@ -463,35 +459,6 @@
     escape() {
       if (this.state.sandwich) this.change({ sandwich: "" });
       else this.flame.resetZoom();
-    }
-
-    /// Chooses the next one of the choices of a part of the state.
-    next(name, choices) {
-      const all = Object.keys(choices);
-      this.change({ [name]: all[(all.indexOf(this.state[name]) + 1) % all.length] });
-    }
-
-    key(event) {
-      const typing = event.target.closest?.("input, select, textarea, dialog, .frame-menu");
-      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (event.key === "/") {
-        event.preventDefault();
-        this.searchBox.focus();
-        this.searchBox.select();
-      } else if (event.key === "Escape") this.escape();
-      else if (event.key === "i") this.change({ rootOnTop: !this.state.rootOnTop });
-      else if (event.key === "r") this.change({ fold: !this.state.fold });
-      else if (event.key === "j") this.next("frames", jvmprof.FRAMES);
-      else if (event.key === "c" && !this.sides) this.next("colour", jvmprof.COLOURINGS);
-      else if (event.key === "n" && this.sides) this.next("by", jvmprof.NORMALISATIONS);
-      else if (event.key === "u") this.undo();
-      else if (event.key === "s") this.toggleSandwich();
-      else if (event.key === "1") this.change({ view: "flame" });
-      else if (event.key === "2") this.change({ view: "both" });
-      else if (event.key === "3") this.change({ view: "table" });
-      else if (event.key === "f") this.focusGraph();
-      else if (event.key === "t") this.activityBar.focus();
-      else if (event.key === "?") jvmprof.help();
     }
   }
 

@@ -16,7 +16,7 @@ macro_rules! asset {
 }
 
 /// Scripts of the view that both pages have, in the order in which they must run.
-pub const VIEW_SCRIPTS: [Asset; 26] = [
+pub const VIEW_SCRIPTS: [Asset; 27] = [
     asset!("d3.min.js", "vendor/d3.min.js"),
     asset!("base.js", "view/base.js"),
     asset!("tree.js", "tree/tree.js"),
@@ -42,6 +42,7 @@ pub const VIEW_SCRIPTS: [Asset; 26] = [
     asset!("menu.js", "view/menu.js"),
     asset!("edit_chips.js", "view/edit_chips.js"),
     asset!("help.js", "view/help.js"),
+    asset!("keys.js", "view/keys.js"),
     asset!("view.js", "view/view.js"),
 ];
 

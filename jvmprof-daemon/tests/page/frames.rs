@@ -189,6 +189,15 @@ fn a_package_of_the_jdk_is_expanded_in_the_applications_view() {
     let chips = "document.querySelector('.edits').innerText";
     assert!(browser.evaluate(chips).as_str().unwrap().contains("java.util.* expanded"));
     picture(&mut browser, "frames-expanded");
+    // In other views it does nothing, and has no chip that could be taken back.
+    browser.press("j");
+    browser.wait_for("document.querySelector('.edits').hidden");
+    browser.press("u");
+    browser.press("j");
+    browser.press("j");
+    browser.wait_for("location.hash.includes('frames=app')");
+    assert_eq!(browser.evaluate(&has_method), true);
+    assert!(browser.evaluate(chips).as_str().unwrap().contains("java.util.* expanded"));
     let url = browser.evaluate("location.href");
     browser.open("about:blank");
     visit(&mut browser, url.as_str().unwrap());
