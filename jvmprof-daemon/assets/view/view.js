@@ -13,6 +13,9 @@
   /// What of the state makes another tree.
   const DRAWN_BY = ["fold", "frames", "edits", "part", "by"];
 
+  /// What of the state the browser's way back goes through, one by one.
+  const GONE_BACK_FROM = ["edits", "part", "sandwich"];
+
   const NOT_THERE = "The frame that this address zooms to has no samples here.";
 
   class ProfileView {
@@ -405,7 +408,7 @@
         if (before.search !== this.state.search) this.search();
         if (before.colour !== this.state.colour) this.recolour();
       }
-      this.onState(changes, "edits" in changes || "part" in changes);
+      this.onState(changes, GONE_BACK_FROM.some((name) => name in changes));
     }
 
     recolour() {

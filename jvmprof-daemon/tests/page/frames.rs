@@ -152,6 +152,11 @@ fn keys_and_the_menu_act_on_callers_and_callees() {
     browser.press("s");
     browser.wait_for(&has_title(callee));
     assert_eq!(browser.evaluate("jvmprof.view.state.sandwich"), callee);
+    // The browser's way back leads to the function before, one by one, and forward again.
+    browser.evaluate("history.back()");
+    browser.wait_for(&has_title(POOL));
+    browser.evaluate("history.forward()");
+    browser.wait_for(&has_title(callee));
     browser.evaluate(&format!(
         "(() => {{ const {{ callers }} = jvmprof.view.sandwich.flames; const d = callers.root.children.find((d) => d.data.name === '{POOL}'); \
          const place = callers.place(d); callers.holder.dispatchEvent(new MouseEvent('contextmenu', {{ bubbles: true, cancelable: true, \
