@@ -449,7 +449,8 @@
     showStatus(node) {
       const at = node ?? this.zoomedNode;
       if (!at) {
-        this.status.textContent = "Click a frame to zoom · / search · Esc back · ? keys";
+        const isTouched = matchMedia("(pointer: coarse)").matches;
+        this.status.textContent = isTouched ? "Tap a frame for its details, rest on it for its menu" : "Click a frame to zoom · / search · Esc back · ? keys";
         return;
       }
       const { fn, value, sides } = at;

@@ -1,5 +1,7 @@
 //! A frame's menu: what it takes out of the profile, and back; colours.
 
+mod touch;
+
 use std::time::{Duration, SystemTime};
 
 use crate::browser::Browser;
