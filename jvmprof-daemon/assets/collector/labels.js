@@ -6,8 +6,9 @@
 
   const SHOWN = 100;
 
-  /// What isn't a label: by main class or else command where there are several, or not at all.
-  jvmprof.GROUPS = { auto: "program", "": "nothing" };
+  /// What isn't a label of series: by main class or else command where there are several, by a
+  /// label of samples, or not at all.
+  jvmprof.GROUPS = { auto: "program", thread_kind: "kind of thread", "": "nothing" };
 
   class LabelFilters {
     /// `onChange({matches})` or `onChange({group})`; a match is `{label, value, not}`.
@@ -50,7 +51,8 @@
     }
 
     showGroups() {
-      const names = this.labels.map(({ name }) => name).filter((name) => name !== "__name__");
+      const isLabel = (name) => name !== "__name__" && !Object.hasOwn(jvmprof.GROUPS, name);
+      const names = this.labels.map(({ name }) => name).filter(isLabel);
       if (!Object.hasOwn(jvmprof.GROUPS, this.state.group) && !names.includes(this.state.group)) names.unshift(this.state.group);
       const options = names.map((name) => element("option", { value: name }, name));
       const fixed = Object.entries(jvmprof.GROUPS).map(([value, name]) => element("option", { value }, name));

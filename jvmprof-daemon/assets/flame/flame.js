@@ -1,6 +1,7 @@
 // The flame graph: what is pointed at, zoomed to and searched, tooltips and keys. flame_layout.js
-// has the boxes, flame_canvas.js draws them. Nothing is drawn of it that a screen reader could go
-// through: its keys move between frames, and the page's status line says where one is.
+// has the boxes, flame_canvas.js draws them, flame_touch.js knows fingers. Nothing is drawn of it
+// that a screen reader could go through: its keys move between frames, and the page's status line
+// says where one is.
 "use strict";
 
 (function (jvmprof) {
@@ -26,6 +27,7 @@
         "aria-label": `${name}. Arrow keys move between frames, Enter zooms, m opens a frame's menu, Escape zooms out.`,
       });
       this.tip = element("div.tip", { role: "tooltip", hidden: true });
+      this.touch = new jvmprof.FlameTouch(this.holder, (event) => this.menu(event));
       this.marks = { hover: element("div.frame-mark.hover", { hidden: true }), cursor: element("div.frame-mark.cursor", { hidden: true }) };
       scroller.append(this.holder);
       document.body.append(this.tip);
@@ -41,10 +43,13 @@
       holder.addEventListener("keydown", (event) => this.key(event));
       holder.addEventListener("click", (event) => this.click(event));
       holder.addEventListener("contextmenu", (event) => this.menu(event));
-      holder.addEventListener("mousemove", (event) => this.hover(event));
-      holder.addEventListener("mouseleave", () => this.leave());
-      // A frame's menu gives the focus back.
-      holder.addEventListener("blur", () => document.querySelector(".frame-menu") || this.setCursor(null));
+      // Browsers make mouse events of taps, too, but tell pointers apart.
+      const byMouse = (what) => (event) => event.pointerType !== "touch" && what(event);
+      holder.addEventListener("pointermove", byMouse((event) => this.hover(event)));
+      holder.addEventListener("pointerleave", byMouse(() => this.leave()));
+      document.addEventListener("pointerdown", (event) => this.isTapped() && !this.tip.contains(event.target) && this.leave());
+      // A frame's menu gives the focus back; what a finger tapped has buttons that take it.
+      holder.addEventListener("blur", () => this.isTapped() || document.querySelector(".frame-menu") || this.setCursor(null));
       const scrolled = () => {
         this.leave();
         this.canvas.draw();
@@ -144,7 +149,29 @@
 
     click(event) {
       const d = this.canvas.boxAt(event.clientX, event.clientY);
-      if (d) this.zoomTo(d);
+      if (!d || this.touch.hasRested) return;
+      if (this.touch.isFinger) this.showTapped(d, event.clientX, event.clientY);
+      else this.zoomTo(d);
+    }
+
+    /// The details of a frame that a finger tapped: they stay until it taps elsewhere.
+    showTapped(d, x, y) {
+      const onMenu = () => {
+        const { left, top } = this.tip.getBoundingClientRect();
+        this.leave();
+        this.onMenu(d.data, left, top);
+      };
+      this.showTip(d);
+      this.mark("hover", d);
+      this.tip.append(jvmprof.FlameTouch.buttons({ onZoom: () => this.zoomTo(d), onMenu }));
+      this.tip.classList.add("tapped");
+      this.tip.setAttribute("role", "dialog");
+      this.tip.setAttribute("aria-label", d.data.name);
+      this.placeTip(x, y);
+    }
+
+    isTapped() {
+      return !this.tip.hidden && this.tip.classList.contains("tapped");
     }
 
     hover(event) {
@@ -232,6 +259,9 @@
 
     showTip(d, x, y) {
       this.tip.replaceChildren(...this.describe(d));
+      this.tip.classList.remove("tapped");
+      this.tip.setAttribute("role", "tooltip");
+      this.tip.removeAttribute("aria-label");
       this.tip.hidden = false;
       this.hovered = d.data;
       if (x !== undefined) this.placeTip(x, y);

@@ -1,5 +1,5 @@
-// What JVMs' samples were taken in (profile/jvm_activity.rs), by the node in which they end: sums,
-// and the data of some of it alone.
+// What JVMs' samples were taken in and by which kind of thread (profile/jvm_activity.rs), by the
+// node in which they end: sums, and the data of some of it alone.
 "use strict";
 
 (function (jvmprof) {
@@ -16,46 +16,73 @@
     { key: "other", name: "Other processes", says: "Processes that are no JVMs" },
   ];
 
-  const COUNT = jvmprof.ACTIVITIES.length;
+  /// The same of the kinds of JVMs' threads, which are the values of the label `thread_kind`.
+  jvmprof.THREAD_KINDS = [
+    { key: "unknown", says: "Threads of which the kind isn't known" },
+    { key: "java", says: "Java's platform threads" },
+    { key: "virtual", says: "Virtual threads that are mounted" },
+    { key: "gc", says: "The collector's threads" },
+    { key: "compiler", says: "Threads of C1, C2 and JVMCI compilers" },
+    { key: "vm", says: "HotSpot's other threads" },
+    { key: "native", says: "Threads that native code started" },
+  ];
 
-  /// Hands `take(activity, samples)` what a row of the column says of `own` samples that end in a
-  /// node: an activity that is that of all of them, or pairs.
+  const OTHER = jvmprof.ACTIVITIES.length - 1;
+  const ACTIVITY_BITS = 4;
+
+  /// What a number of the data stands for: an activity, and a kind of thread (-1: of no JVM).
+  const activityOf = (jvmprof.activityOf = (number) => number & ((1 << ACTIVITY_BITS) - 1));
+  const threadKindOf = (jvmprof.threadKindOf = (number) => (activityOf(number) === OTHER ? -1 : number >> ACTIVITY_BITS));
+
+  /// Hands `take(number, samples)` what a row of the column says of `own` samples that end in a
+  /// node: a number that is that of all of them, or pairs.
   function each(row, own, take) {
     if (own <= 0) return;
     if (row.length === 1) take(row[0], own);
     for (let at = 0; at + 1 < row.length; at += 2) take(row[at], row[at + 1]);
   }
 
-  /// Samples by activity, `[activity -> samples]`, of the data and of its base; null where nothing
-  /// is known of a JVM.
-  jvmprof.activitySamples = function ({ nodes }) {
+  /// Samples by activity or by kind of thread, `[index -> samples]`, of the data and of its base;
+  /// null where nothing is known of a JVM. `indexOf(number)` is below `count`, or -1.
+  function samplesBy(count, indexOf, { nodes }) {
     if (!nodes.activity?.length) return null;
     const sums = (rows, total) => {
-      const all = new Array(COUNT).fill(0);
+      const all = new Array(count).fill(0);
+      const add = (number, samples) => (all[indexOf(number)] += samples);
       const own = total && rows ? jvmprof.ownSamples(nodes.parent, total) : [];
-      own.forEach((samples, node) => each(rows[node], samples, (activity, count) => (all[activity] += count)));
+      own.forEach((samples, node) => each(rows[node], samples, (number, of) => indexOf(number) >= 0 && add(number, of)));
       return all;
     };
     return { main: sums(nodes.activity, nodes.total), base: nodes.base ? sums(nodes.base_activity, nodes.base) : null };
-  };
+  }
 
-  /// The activities that edits choose, as a set of numbers; null for all.
-  jvmprof.chosenActivities = function (edits) {
-    const keys = edits.filter(({ kind }) => kind === "activity").map(({ what }) => what);
-    return keys.length ? new Set(keys.map((key) => jvmprof.ACTIVITIES.findIndex((of) => of.key === key))) : null;
-  };
+  jvmprof.activitySamples = (data) => samplesBy(jvmprof.ACTIVITIES.length, activityOf, data);
+  jvmprof.threadKindSamples = (data) => samplesBy(jvmprof.THREAD_KINDS.length, threadKindOf, data);
 
-  /// The data with only the samples of these activities. Lines and ways of running stay where all
-  /// of a node's samples do.
-  jvmprof.ofActivities = function (data, chosen) {
+  /// Those of `all` that edits of a kind choose, as a set of indices; null for all.
+  function chosenOf(all, wanted, edits) {
+    const keys = edits.filter(({ kind }) => kind === wanted).map(({ what }) => what);
+    return keys.length ? new Set(keys.map((key) => all.findIndex((of) => of.key === key))) : null;
+  }
+
+  jvmprof.chosenActivities = (edits) => chosenOf(jvmprof.ACTIVITIES, "activity", edits);
+  jvmprof.chosenThreadKinds = (edits) => chosenOf(jvmprof.THREAD_KINDS, "thread", edits);
+
+  /// Whether samples with this number are of these activities and kinds of threads.
+  jvmprof.isSampledIn = (number, activities, threadKinds) =>
+    (activities?.has(activityOf(number)) ?? true) && (threadKinds?.has(threadKindOf(number)) ?? true);
+
+  /// The data with only the samples of these activities and kinds of threads; null: of all. Lines
+  /// and ways of running stay where all of a node's samples do.
+  jvmprof.ofActivities = function (data, activities, threadKinds = null) {
     const { nodes } = data;
-    if (!chosen || !nodes.activity?.length) return data;
+    if ((!activities && !threadKinds) || !nodes.activity?.length) return data;
     const kept = (rows, total) => {
       if (!total || !rows) return {};
       const left = new Array(total.length).fill(0);
       const column = jvmprof.ownSamples(nodes.parent, total).map((own, node) => {
         const row = [];
-        each(rows[node], own, (activity, count) => chosen.has(activity) && row.push(activity, count));
+        each(rows[node], own, (number, count) => jvmprof.isSampledIn(number, activities, threadKinds) && row.push(number, count));
         for (let at = 1; at < row.length; at += 2) left[node] += row[at];
         return row;
       });
@@ -76,20 +103,25 @@
     return { ...data, nodes: changed, total: main.left[0], ...(base.left && { base: base.left[0] }) };
   };
 
-  /// What of a cut node comes back when the part `[activity -> samples]` of it is drawn by itself.
+  /// What of a cut node comes back when a part of it is drawn by itself: rows of both, and of what
+  /// is left.
   jvmprof.withoutPart = function (row, part) {
     if (row.length < 2) return row;
     const rest = row.slice();
-    for (let at = 0; at < rest.length; at += 2) rest[at + 1] = Math.max(0, rest[at + 1] - part[rest[at]]);
+    for (let at = 0; at < rest.length; at += 2) {
+      const of = part.findIndex((number, index) => index % 2 === 0 && number === rest[at]);
+      if (of >= 0) rest[at + 1] = Math.max(0, rest[at + 1] - part[of + 1]);
+    }
     return rest;
   };
 
-  /// Samples by activity with callees, a row of numbers for each node.
+  /// What samples with callees were taken in: a row of pairs for each node.
   jvmprof.activitiesBelow = function (parent, total, rows) {
-    const below = parent.map(() => new Array(COUNT).fill(0));
+    const below = parent.map(() => []);
     if (!total || !rows?.length) return below;
-    jvmprof.ownSamples(parent, total).forEach((own, node) => each(rows[node], own, (activity, count) => (below[node][activity] += count)));
-    for (let node = parent.length - 1; node > 0; node--) below[node].forEach((count, activity) => (below[parent[node]][activity] += count));
+    const own = jvmprof.ownSamples(parent, total);
+    own.forEach((samples, node) => each(rows[node], samples, (...pair) => jvmprof.addCounts(below[node], pair)));
+    for (let node = parent.length - 1; node > 0; node--) jvmprof.addCounts(below[parent[node]], below[node]);
     return below;
   };
 })(globalThis.jvmprof);

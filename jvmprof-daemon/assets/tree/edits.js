@@ -1,7 +1,7 @@
 // What a user takes out of a profile: stacks without or with a function, and frames that are merged
 // into their callers; which packages of the JDK are expanded in the application's view; and what of
-// a JVM's time is shown. Each is text, `only:acme.Order.total`, which the address keeps; `acme.*`
-// is all of a package or class.
+// a JVM's time and of its threads is shown. Each is text, `only:acme.Order.total`, which the
+// address keeps; `acme.*` is all of a package or class.
 "use strict";
 
 (function (jvmprof) {
@@ -14,10 +14,11 @@
       const activity = jvmprof.ACTIVITIES.find(({ key }) => key === what);
       return activity && `Only ${activity.name}`;
     },
+    thread: (what) => (jvmprof.THREAD_KINDS.some(({ key }) => key === what) ? `Only threads: ${what}` : undefined),
   };
 
   jvmprof.parseEdit = function (text) {
-    const [, kind, what] = /^(only|hide|merge|expand|activity):(.+)$/s.exec(text) ?? [];
+    const [, kind, what] = /^(only|hide|merge|expand|activity|thread):(.+)$/s.exec(text) ?? [];
     const title = kind && KINDS[kind](what);
     return title ? { kind, what, text, title } : null;
   };
@@ -86,6 +87,9 @@
 
   /// Which functions of the JDK are shown like the application's; null for none.
   jvmprof.isExpanded = (edits) => matcher(edits, "expand");
+
+  /// Whether an edit does something to the view of these frames.
+  jvmprof.hasEffect = ({ kind }, frames) => kind !== "expand" || frames === "app";
 
   /// Whether the edits leave no sample out and no frame.
   jvmprof.isWhole = (edits) => edits.every(({ kind }) => kind === "expand");

@@ -4,8 +4,8 @@
 
 (function (jvmprof) {
   class SampleTimes {
-    /// `data`: columns `nodes`, `lines` and `activities`, by entry, and the samples: base64 of
-    /// LEB128.
+    /// `data`: columns `nodes`, `lines` and `activities` (numbers, see activities.js), by entry,
+    /// and the samples: base64 of LEB128.
     constructor({ nodes, lines, activities = [], samples }) {
       Object.assign(this, { nodes, lines, activities });
       const bytes = Uint8Array.from(atob(samples), (character) => character.charCodeAt(0));
@@ -36,10 +36,11 @@
       return low;
     }
 
-    /// Samples of these activities (null: of all), in slots of `step` milliseconds.
-    slots(step, count, activities = null) {
+    /// Samples of these activities and kinds of threads (null: of all), in slots of `step`
+    /// milliseconds.
+    slots(step, count, activities = null, threadKinds = null) {
       const slots = new Float64Array(count);
-      const kept = this.nodes.map((_, entry) => activities === null || activities.has(this.activities[entry]));
+      const kept = this.nodes.map((_, entry) => jvmprof.isSampledIn(this.activities[entry], activities, threadKinds));
       for (let i = 0; i < this.times.length; i++) {
         const slot = Math.floor(this.times[i] / step);
         if (slot < count && kept[this.entries[i]]) slots[slot]++;

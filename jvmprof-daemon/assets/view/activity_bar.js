@@ -1,25 +1,40 @@
 // Where a JVM's CPU time goes: a bar of shares, and below it a button for each, which shows that
-// part alone. Two profiles beside each other have two bars.
+// part alone. Two profiles beside each other have two bars. Below them, a button for each kind of
+// thread.
 "use strict";
 
 (function (jvmprof) {
   const { element, format } = jvmprof;
 
+  const sum = (counts) => counts.reduce((all, count) => all + count, 0);
+
+  /// The keys of what is chosen after a click on one: this one alone, or with Shift this one, too.
+  function chosenKeys(all, chosen, index, event) {
+    const adds = event.shiftKey || event.ctrlKey || event.metaKey;
+    const before = chosen ?? new Set();
+    const after = new Set(adds ? [...before, index] : [index]);
+    if (before.has(index)) after.delete(index);
+    return [...after].sort((a, b) => a - b).map((it) => all[it].key);
+  }
+
   class ActivityBar {
-    /// `onChoose(keys)` gets what is to be shown alone; none for all.
+    /// `onChoose(kind, keys)` gets what is to be shown alone: of the edits of a kind, `activity` or
+    /// `thread`, those with these keys; none for all.
     constructor(onChoose) {
       this.onChoose = onChoose;
       this.title = element("span.activity-title");
       this.bars = element("div.activity-bars", { "aria-hidden": "true" });
       this.buttons = element("div.activity-buttons", { role: "group" });
-      this.node = element("div.activity", { hidden: true }, this.title, this.bars, this.buttons);
+      this.threads = element("div.activity-buttons", { role: "group", "aria-label": "Kinds of threads: show one alone" });
+      this.node = element("div.activity", { hidden: true }, this.title, this.bars, this.buttons, this.threads);
       jvmprof.theme.listeners.push(() => this.draw());
     }
 
-    /// `samples`: those of `jvmprof.activitySamples`, or null. `chosen`: a set of activities, or
-    /// null. `comparison`: of the two sides, if there are two.
-    show(samples, { chosen, isOne, measure, comparison }) {
-      Object.assign(this, { samples, chosen, measure, comparison });
+    /// `samples`: those of `jvmprof.activitySamples`, or null; `threadSamples`: those of
+    /// `jvmprof.threadKindSamples`. `chosen` and `threadKinds`: sets of them, or null.
+    /// `comparison`: of the two sides, if there are two.
+    show(samples, threadSamples, { chosen, threadKinds, isOne, measure, comparison }) {
+      Object.assign(this, { samples, threadSamples, chosen, threadKinds, measure, comparison });
       this.node.hidden = !samples;
       if (!samples) return;
       const isHost = samples.main[jvmprof.ACTIVITIES.length - 1] > 0 || !isOne;
@@ -33,14 +48,19 @@
       const { main, base } = this.samples;
       const sides = this.comparison && base ? [["before", base], ["after", main]] : [["", main]];
       this.bars.replaceChildren(...sides.map(([name, counts]) => this.bar(name, counts)));
-      const seen = jvmprof.ACTIVITIES.map((_, index) => index).filter((index) => main[index] > 0 || base?.[index] > 0);
-      const had = this.buttons.contains(document.activeElement) ? document.activeElement.dataset.activity : null;
-      this.buttons.replaceChildren(...seen.map((index) => this.button(index)));
-      if (had) this.buttons.querySelector(`[data-activity="${had}"]`)?.focus();
+      const had = document.activeElement?.dataset?.edit;
+      this.buttons.replaceChildren(...this.seen(this.samples, jvmprof.ACTIVITIES).map((index) => this.button(index)));
+      // What isn't known stands last.
+      const kinds = this.seen(this.threadSamples, jvmprof.THREAD_KINDS).sort((a, b) => (a === 0) - (b === 0) || a - b);
+      this.threads.hidden = kinds.filter((index) => index > 0).length < 2 && !this.threadKinds;
+      this.threads.replaceChildren(element("span.activity-name", {}, "Threads"), ...kinds.map((index) => this.threadButton(index)));
+      if (had) this.node.querySelector(`[data-edit="${had}"]`)?.focus();
     }
 
-    sum(counts) {
-      return counts.reduce((sum, count) => sum + count, 0);
+    /// The indices of those that have samples or are chosen.
+    seen({ main, base }, all) {
+      const chosen = all === jvmprof.THREAD_KINDS ? this.threadKinds : this.chosen;
+      return all.map((_, index) => index).filter((index) => main[index] > 0 || base?.[index] > 0 || chosen?.has(index));
     }
 
     isAside(index) {
@@ -59,9 +79,8 @@
       return name ? element("div.activity-side", {}, element("span.activity-side-name", {}, name), bar) : bar;
     }
 
-    share(index) {
-      const { main, base } = this.samples;
-      const share = (counts) => format.share(counts[index], this.sum(counts));
+    share({ main, base }, index) {
+      const share = (counts) => format.share(counts[index], sum(counts));
       return this.comparison && base ? `${share(base)} → ${share(main)}` : share(main);
     }
 
@@ -69,38 +88,37 @@
       const { name, says } = jvmprof.ACTIVITIES[index];
       const { number, name: unit } = this.measure;
       const count = this.samples.main[index];
-      return `${name}: ${this.share(index)}, ${number(count)} ${unit(count)}. ${says}.`;
+      return `${name}: ${this.share(this.samples, index)}, ${number(count)} ${unit(count)}. ${says}.`;
     }
 
     button(index) {
       const { key, name, says } = jvmprof.ACTIVITIES[index];
       const swatch = element("span.swatch");
       swatch.style.background = jvmprof.activityColour(index);
-      const button = element(
-        "button.activity-button",
-        {
-          type: "button",
-          "data-activity": key,
-          title: `${says}. Click: only this; with Shift: this, too.`,
-          "aria-pressed": String(this.chosen?.has(index) ?? false),
-          onclick: (event) => this.choose(index, event),
-        },
-        swatch,
-        element("span", {}, name),
-        element("b", {}, this.share(index)),
-      );
+      const onclick = (event) => this.choose(index, event);
+      const button = this.choice("activity", { key, says, isChosen: this.chosen?.has(index), onclick }, swatch, element("span", {}, name), element("b", {}, this.share(this.samples, index)));
+      button.classList.add("activity-button");
       button.classList.toggle("aside", this.isAside(index));
       return button;
     }
 
+    threadButton(index) {
+      const { key, says } = jvmprof.THREAD_KINDS[index];
+      const isChosen = this.threadKinds?.has(index);
+      const onclick = (event) => this.onChoose("thread", chosenKeys(jvmprof.THREAD_KINDS, this.threadKinds, index, event));
+      const button = this.choice("thread", { key, says, isChosen, onclick }, element("span", {}, key), element("b", {}, this.share(this.threadSamples, index)));
+      button.classList.add("thread-button");
+      return button;
+    }
+
+    choice(kind, { key, says, isChosen, onclick }, ...children) {
+      const title = `${says}. Click: only this; with Shift: this, too.`;
+      const state = { "data-edit": `${kind}:${key}`, "aria-pressed": String(isChosen ?? false) };
+      return element("button", { type: "button", title, ...state, onclick }, ...children);
+    }
+
     choose(index, event) {
-      const adds = event.shiftKey || event.ctrlKey || event.metaKey;
-      const before = this.chosen ?? new Set();
-      const isChosen = before.has(index);
-      const after = adds ? new Set([...before, index]) : new Set([index]);
-      if (isChosen) after.delete(index);
-      if (isChosen && adds) for (const it of before) if (it !== index) after.add(it);
-      this.onChoose([...after].sort((a, b) => a - b).map((it) => jvmprof.ACTIVITIES[it].key));
+      this.onChoose("activity", chosenKeys(jvmprof.ACTIVITIES, this.chosen, index, event));
     }
 
     focus() {

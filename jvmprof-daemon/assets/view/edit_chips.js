@@ -13,19 +13,30 @@
       this.node = element("div.edits", { role: "group", "aria-label": "What is shown of the profile", hidden: true });
     }
 
-    show(edits, part) {
-      this.node.hidden = edits.length === 0 && !part;
-      const texts = edits.map(({ text }) => text);
+    /// Shows those that do something to the view of these `frames`; the others stay as they are.
+    show(edits, part, frames) {
+      this.texts = edits.map(({ text }) => text);
+      this.shown = edits.filter((edit) => jvmprof.hasEffect(edit, frames));
+      this.node.hidden = this.shown.length === 0 && !part;
       const chip = (title, onclick) => {
         const remove = element("button.chip-remove", { type: "button", "aria-label": `Take back: ${title}`, title: "Take back", onclick }, icon("close"));
         return element("div.chip", {}, element("span.chip-text", { title }, title), remove);
       };
-      const undo = element("button.chip.add", { type: "button", title: "Undo the last one (u)", onclick: () => this.onChange(texts.slice(0, -1)) }, "Undo");
+      const undo = element("button.chip.add", { type: "button", title: "Undo the last one (u)", onclick: () => this.undo() }, "Undo");
       this.node.replaceChildren(
         ...(part ? [chip(jvmprof.partText(part), () => this.onWhole())] : []),
-        ...edits.map(({ title, text }) => chip(title, () => this.onChange(texts.filter((it) => it !== text)))),
-        ...(edits.length ? [undo] : []),
+        ...this.shown.map(({ title, text }) => chip(title, () => this.takeBack(text))),
+        ...(this.shown.length ? [undo] : []),
       );
+    }
+
+    /// Takes back the last one that is shown.
+    undo() {
+      if (this.shown?.length) this.takeBack(this.shown[this.shown.length - 1].text);
+    }
+
+    takeBack(text) {
+      this.onChange(this.texts.filter((it) => it !== text));
     }
   }
 

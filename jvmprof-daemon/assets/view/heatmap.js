@@ -46,8 +46,8 @@
     }
 
     /// Shows these times, of a recording of `duration` milliseconds; null for none. `part` is
-    /// chosen.
-    show(times, { duration, periodNs, part, chosen = null }) {
+    /// chosen, as are activities, beside which the others stay, and kinds of threads.
+    show(times, { duration, periodNs, part, chosen = null, threadKinds = null }) {
       this.node.hidden = !times || times.times.length === 0;
       if (this.node.hidden) return;
       this.duration = Math.max(duration, times.times[times.times.length - 1] + 1);
@@ -55,8 +55,8 @@
       this.part = part;
       this.step = jvmprof.heatStep(this.duration);
       this.columns = Math.ceil(this.duration / this.step);
-      this.cells = times.slots(this.step / ROWS, this.columns * ROWS, chosen);
-      this.stacks = this.stacked(times, chosen);
+      this.cells = times.slots(this.step / ROWS, this.columns * ROWS, chosen, threadKinds);
+      this.stacks = this.stacked(times, chosen, threadKinds);
       this.most = this.cells.reduce((most, samples) => Math.max(most, samples), 1);
       const label = `Load over ${seconds(this.duration)}. Arrow keys move by columns of ${seconds(this.step)} and by parts of them, with Shift they choose, Enter shows the part, Escape the whole.`;
       this.node.setAttribute("aria-label", label);
@@ -65,12 +65,12 @@
 
     /// The samples of each column by what they were taken in: `[{activity, samples, isAside}]`,
     /// what is chosen first. One stack of all where that isn't known.
-    stacked(times, chosen) {
+    stacked(times, chosen, threadKinds) {
       if (!times.activities.length) return [{ activity: null, samples: times.slots(this.step, this.columns), isAside: false }];
-      const seen = [...new Set(times.activities)].sort((a, b) => a - b);
+      const seen = [...new Set(times.activities.map(jvmprof.activityOf))].sort((a, b) => a - b);
       const stacks = seen.map((activity) => ({
         activity,
-        samples: times.slots(this.step, this.columns, new Set([activity])),
+        samples: times.slots(this.step, this.columns, new Set([activity]), threadKinds),
         isAside: chosen !== null && !chosen.has(activity),
       }));
       return stacks.sort((a, b) => a.isAside - b.isAside);

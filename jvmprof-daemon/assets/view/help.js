@@ -43,6 +43,7 @@
         list(KEYS),
         element("h2", {}, "Search"),
         list(SEARCHES),
+        element("p", {}, "On a touch screen a tap shows a frame's details, with buttons to zoom and for its menu, which a finger that rests opens, too."),
         element("p", {}, "A frame's width is its share of the samples. The order from left to right is by weight, not time."),
         element("button", { autofocus: true }, "Close"),
       ),

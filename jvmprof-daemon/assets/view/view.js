@@ -13,6 +13,9 @@
   /// What of the state makes another tree.
   const DRAWN_BY = ["fold", "frames", "edits", "part", "by"];
 
+  /// What of the state the browser's way back goes through, one by one.
+  const GONE_BACK_FROM = ["edits", "part", "sandwich"];
+
   const NOT_THERE = "The frame that this address zooms to has no samples here.";
 
   class ProfileView {
@@ -35,7 +38,7 @@
       this.found = null;
       this.flame.rootOnTop = this.state.rootOnTop;
       this.applySwitches();
-      document.addEventListener("keydown", (event) => this.key(event));
+      document.addEventListener("keydown", (event) => jvmprof.viewKey(this, event));
     }
 
     build(container) {
@@ -69,7 +72,7 @@
       this.colourSelect = this.select("What colours mean", jvmprof.COLOURINGS, (colour) => this.change({ colour }));
       this.bySelect = this.select("What is compared", jvmprof.NORMALISATIONS, (by) => this.change({ by }));
       this.edits = new jvmprof.EditChips((edits) => this.change({ edits }), () => this.change({ part: null }));
-      this.activityBar = new jvmprof.ActivityBar((keys) => this.chooseActivities(keys));
+      this.activityBar = new jvmprof.ActivityBar((kind, keys) => this.chooseAmong(kind, keys));
       this.heatmap = new jvmprof.Heatmap((part) => this.change({ part }));
       this.pauseLane = new jvmprof.PauseLane();
       this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => this.toggleSandwich());
@@ -161,14 +164,14 @@
       const part = this.times ? this.state.part : null;
       const inPart = part ? this.times.part(this.data, this.functions, part) : this.data;
       const edited = jvmprof.editedData(inPart, this.functions, edits);
-      const chosen = jvmprof.chosenActivities(edits);
-      this.showActivities(edited, chosen);
-      this.shown = jvmprof.ofActivities(edited, chosen);
+      const [chosen, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
+      this.showActivities(edited, { chosen, threadKinds });
+      this.shown = jvmprof.ofActivities(edited, chosen, threadKinds);
       const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) };
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.edits.show(edits, part);
-      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part, chosen });
+      this.edits.show(edits, part, frames);
+      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.data.total });
       this.flame.draw(root, root.value);
@@ -185,13 +188,15 @@
     showActivities(data, chosen) {
       const isTime = this.unit === "samples" || this.unit === "nanoseconds";
       const groups = this.functions.filter(({ kind }) => kind === "label").length;
-      const { measure } = this.flame;
-      this.activityBar.show(isTime ? jvmprof.activitySamples(data) : null, { chosen, isOne: groups < 2, measure, comparison: this.comparison });
+      const { comparison, flame: { measure } } = this;
+      const samples = isTime ? jvmprof.activitySamples(data) : null;
+      this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2, measure, comparison });
     }
 
-    chooseActivities(keys) {
-      const others = this.state.edits.filter((text) => !text.startsWith("activity:"));
-      this.change({ edits: [...others, ...keys.map((key) => `activity:${key}`)] });
+    /// Replaces the edits of a kind that chooses among parts of the time.
+    chooseAmong(kind, keys) {
+      const others = this.state.edits.filter((text) => !text.startsWith(`${kind}:`));
+      this.change({ edits: [...others, ...keys.map((key) => `${kind}:${key}`)] });
     }
 
     drawTable(isPart) {
@@ -220,10 +225,6 @@
         sandwich: (name) => this.change({ sandwich: name }),
         copy: async (text) => (this.status.textContent = await jvmprof.copyText(text)),
       });
-    }
-
-    undo() {
-      if (this.state.edits.length) this.change({ edits: this.state.edits.slice(0, -1) });
     }
 
     // Zoom. It is kept as the hash of a node of the data, which newer data, other frames and the
@@ -407,7 +408,7 @@
         if (before.search !== this.state.search) this.search();
         if (before.colour !== this.state.colour) this.recolour();
       }
-      this.onState(changes, "edits" in changes || "part" in changes);
+      this.onState(changes, GONE_BACK_FROM.some((name) => name in changes));
     }
 
     recolour() {
@@ -448,7 +449,8 @@
     showStatus(node) {
       const at = node ?? this.zoomedNode;
       if (!at) {
-        this.status.textContent = "Click a frame to zoom · / search · Esc back · ? keys";
+        const isTouched = matchMedia("(pointer: coarse)").matches;
+        this.status.textContent = isTouched ? "Tap a frame for its details, rest on it for its menu" : "Click a frame to zoom · / search · Esc back · ? keys";
         return;
       }
       const { fn, value, sides } = at;
@@ -461,35 +463,6 @@
     escape() {
       if (this.state.sandwich) this.change({ sandwich: "" });
       else this.flame.resetZoom();
-    }
-
-    /// Chooses the next one of the choices of a part of the state.
-    next(name, choices) {
-      const all = Object.keys(choices);
-      this.change({ [name]: all[(all.indexOf(this.state[name]) + 1) % all.length] });
-    }
-
-    key(event) {
-      const typing = event.target.closest?.("input, select, textarea, dialog, .frame-menu");
-      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (event.key === "/") {
-        event.preventDefault();
-        this.searchBox.focus();
-        this.searchBox.select();
-      } else if (event.key === "Escape") this.escape();
-      else if (event.key === "i") this.change({ rootOnTop: !this.state.rootOnTop });
-      else if (event.key === "r") this.change({ fold: !this.state.fold });
-      else if (event.key === "j") this.next("frames", jvmprof.FRAMES);
-      else if (event.key === "c" && !this.sides) this.next("colour", jvmprof.COLOURINGS);
-      else if (event.key === "n" && this.sides) this.next("by", jvmprof.NORMALISATIONS);
-      else if (event.key === "u") this.undo();
-      else if (event.key === "s") this.toggleSandwich();
-      else if (event.key === "1") this.change({ view: "flame" });
-      else if (event.key === "2") this.change({ view: "both" });
-      else if (event.key === "3") this.change({ view: "table" });
-      else if (event.key === "f") this.focusGraph();
-      else if (event.key === "t") this.activityBar.focus();
-      else if (event.key === "?") jvmprof.help();
     }
   }
 

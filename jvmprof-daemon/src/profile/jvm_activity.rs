@@ -1,6 +1,6 @@
 //! Where a JVM's CPU time goes: what a sample of it was taken in, by the kind of its thread and by
 //! the frames of its stack. The rules are the two tables of this file; `docs/pages.md` says them in
-//! words.
+//! words. The page filters by both.
 //!
 //! Functions: openjdk src/hotspot/share (classfile/systemDictionary.cpp, oops/instanceKlass.cpp,
 //! runtime/safepoint.cpp, runtime/handshake.cpp, gc/shared/gcVMOperations.hpp, gc/*/*Barrier*.cpp).
@@ -15,8 +15,8 @@ pub const THREAD_KIND_LABEL: &str = "thread_kind";
 /// A label that series of JVMs have.
 pub const JVM_LABEL: &str = "jvm_version";
 
-/// What a sample of CPU time was taken in. The numbers are the page data's, in the order of
-/// `ACTIVITIES` in `activities.js`.
+/// What a sample of CPU time was taken in. The numbers are those of `ACTIVITIES` in
+/// `activities.js`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum JvmActivity {
@@ -41,8 +41,7 @@ pub enum JvmActivity {
 pub const JVM_ACTIVITIES: usize = JvmActivity::OtherProcess as usize + 1;
 
 impl JvmActivity {
-    /// Returns the activity with this number.
-    pub(crate) fn of_number(number: u64) -> Option<Self> {
+    fn of_number(number: u64) -> Option<Self> {
         let all = [
             Self::Application,
             Self::Gc,
@@ -58,9 +57,57 @@ impl JvmActivity {
     }
 }
 
-impl Serialize for JvmActivity {
+/// The kind of a sample's thread. The numbers are those of `THREAD_KINDS` in `activities.js`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ThreadKind {
+    /// Not known, or that of a process that is no JVM.
+    Unknown = 0,
+    Java = 1,
+    /// A virtual thread that is mounted.
+    Virtual = 2,
+    Gc = 3,
+    Compiler = 4,
+    /// HotSpot's other threads.
+    Vm = 5,
+    Native = 6,
+}
+
+impl ThreadKind {
+    fn of_number(number: u64) -> Option<Self> {
+        let all =
+            [Self::Unknown, Self::Java, Self::Virtual, Self::Gc, Self::Compiler, Self::Vm, Self::Native];
+        all.into_iter().find(|kind| *kind as u64 == number)
+    }
+}
+
+/// What a sample was taken in, and by which kind of thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SampledIn {
+    pub activity: JvmActivity,
+    pub thread: ThreadKind,
+}
+
+/// Bits of [`SampledIn::number`] that are the activity's.
+const ACTIVITY_BITS: u32 = 4;
+const _: () = assert!(JVM_ACTIVITIES <= 1 << ACTIVITY_BITS);
+
+impl SampledIn {
+    /// Returns the number that stands for both in the page's data and in stored sums.
+    pub(crate) fn number(self) -> u64 {
+        ((self.thread as u64) << ACTIVITY_BITS) | self.activity as u64
+    }
+
+    /// Returns what this number stands for.
+    pub(crate) fn of_number(number: u64) -> Option<Self> {
+        let activity = JvmActivity::of_number(number & ((1 << ACTIVITY_BITS) - 1))?;
+        Some(Self { activity, thread: ThreadKind::of_number(number >> ACTIVITY_BITS)? })
+    }
+}
+
+impl Serialize for SampledIn {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u8(*self as u8)
+        serializer.serialize_u64(self.number())
     }
 }
 
@@ -76,13 +123,13 @@ enum Division {
 }
 
 /// By the value of the label `thread_kind`.
-const THREADS: &[(&str, Division)] = &[
-    ("java", Division::FramesAndLeaf),
-    ("virtual", Division::FramesAndLeaf),
-    ("gc", Division::All(JvmActivity::Gc)),
-    ("compiler", Division::All(JvmActivity::Compiler)),
-    ("vm", Division::GcOrVm),
-    ("native", Division::All(JvmActivity::Native)),
+const THREADS: &[(&str, ThreadKind, Division)] = &[
+    ("java", ThreadKind::Java, Division::FramesAndLeaf),
+    ("virtual", ThreadKind::Virtual, Division::FramesAndLeaf),
+    ("gc", ThreadKind::Gc, Division::All(JvmActivity::Gc)),
+    ("compiler", ThreadKind::Compiler, Division::All(JvmActivity::Compiler)),
+    ("vm", ThreadKind::Vm, Division::GcOrVm),
+    ("native", ThreadKind::Native, Division::All(JvmActivity::Native)),
 ];
 
 /// Functions that say what is going on in a stack, whatever they call; the innermost one decides.
@@ -200,7 +247,7 @@ pub(super) fn activity_of(
             JvmActivity::Unknown
         };
     };
-    let division = THREADS.iter().find(|(name, _)| *name == kind).map(|(_, division)| *division);
+    let division = THREADS.iter().find(|(name, ..)| *name == kind).map(|(.., division)| *division);
     let division = division.unwrap_or(Division::All(JvmActivity::Unknown));
     if let Division::All(activity) = division {
         return activity;
@@ -237,6 +284,13 @@ impl<'a> JvmThread<'a> {
             None if is_jvm => Self::UnknownKind,
             None => Self::OtherProcess,
         }
+    }
+
+    /// Returns its kind, as far as the table of kinds has it.
+    pub(super) fn kind(self) -> ThreadKind {
+        let Self::Kind(kind) = self else { return ThreadKind::Unknown };
+        let found = THREADS.iter().find(|(name, ..)| *name == kind);
+        found.map_or(ThreadKind::Unknown, |(_, kind, _)| *kind)
     }
 }
 
@@ -297,5 +351,18 @@ mod tests {
         assert_eq!(of(Some("vm"), &["SystemDictionary::do_unloading()"], LeafCode::Native), Vm);
         assert_eq!(of(None, &["A.main"], LeafCode::Java), Unknown);
         assert_eq!(activity_of(JvmThread::new(None, false), [].into_iter(), LeafCode::Kernel), OtherProcess);
+    }
+
+    #[test]
+    fn an_activity_and_a_kind_of_thread_are_one_number() {
+        for (name, kind, _) in THREADS {
+            assert_eq!(JvmThread::Kind(name).kind(), *kind);
+        }
+        assert_eq!(JvmThread::Kind("new in a later version").kind(), ThreadKind::Unknown);
+        let sampled_in = SampledIn { activity: JvmActivity::Native, thread: ThreadKind::Virtual };
+        assert_eq!((sampled_in.number(), SampledIn::of_number(38)), (38, Some(sampled_in)));
+        let other = SampledIn { activity: JvmActivity::OtherProcess, thread: ThreadKind::Unknown };
+        assert_eq!((other.number(), SampledIn::of_number(8)), (8, Some(other)));
+        assert_eq!([SampledIn::of_number(9), SampledIn::of_number(7 << 4)], [None, None]);
     }
 }

@@ -16,7 +16,7 @@ macro_rules! asset {
 }
 
 /// Scripts of the view that both pages have, in the order in which they must run.
-pub const VIEW_SCRIPTS: [Asset; 26] = [
+pub const VIEW_SCRIPTS: [Asset; 28] = [
     asset!("d3.min.js", "vendor/d3.min.js"),
     asset!("base.js", "view/base.js"),
     asset!("tree.js", "tree/tree.js"),
@@ -36,12 +36,14 @@ pub const VIEW_SCRIPTS: [Asset; 26] = [
     asset!("state.js", "view/state.js"),
     asset!("flame_layout.js", "flame/flame_layout.js"),
     asset!("flame_canvas.js", "flame/flame_canvas.js"),
+    asset!("flame_touch.js", "flame/flame_touch.js"),
     asset!("flame.js", "flame/flame.js"),
     asset!("sandwich.js", "view/sandwich.js"),
     asset!("table.js", "view/table.js"),
     asset!("menu.js", "view/menu.js"),
     asset!("edit_chips.js", "view/edit_chips.js"),
     asset!("help.js", "view/help.js"),
+    asset!("keys.js", "view/keys.js"),
     asset!("view.js", "view/view.js"),
 ];
 

@@ -84,6 +84,61 @@ fn a_recorded_page_says_where_the_time_goes_and_shows_a_part_alone() {
     assert_eq!(browser.complaints, [""; 0]);
 }
 
+fn thread_button(kind: &str) -> String {
+    format!("document.querySelector('[data-edit=\"thread:{kind}\"]')")
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_kind_of_threads_is_shown_alone_and_is_a_group_of_the_collector() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch = busy_jvm(SystemTime::now(), Duration::from_secs(20), 4_000, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let kinds = "[...document.querySelectorAll('.thread-button')].map((it) => it.children[0].textContent)";
+    let expected = ["java", "gc", "compiler", "vm", "native", "unknown"];
+    assert_eq!(browser.evaluate(kinds), serde_json::json!(expected));
+    browser.point(&thread_button("gc"), true);
+    browser.wait_for(&format!("{TOTAL} === 720"));
+    let load =
+        "jvmprof.view.heatmap.stacks.flatMap(({ samples }) => [...samples]).reduce((sum, it) => sum + it, 0)";
+    assert_eq!(browser.evaluate(load), 720, "the load is that of these threads");
+    assert!(browser.evaluate("location.hash").as_str().unwrap().contains("edit=thread%3Agc"));
+    assert_eq!(browser.evaluate(&format!("({}).getAttribute('aria-pressed')", thread_button("gc"))), "true");
+    browser.evaluate(&format!(
+        "({}).dispatchEvent(new MouseEvent('click', {{ bubbles: true, shiftKey: true }}))",
+        thread_button("compiler")
+    ));
+    browser.wait_for(&format!("{TOTAL} === 1080"));
+    // Of what these threads did, a part alone.
+    browser.point(&button("Compilers"), true);
+    browser.wait_for(&format!("{TOTAL} === 360"));
+    for samples in [1080, 720] {
+        browser.press("u");
+        browser.wait_for(&format!("{TOTAL} === {samples}"));
+    }
+    picture(&mut browser, "threads-gc");
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill_busy(&store, Duration::from_secs(120), 60);
+    let server = Server::start(store, ReadLimits::default());
+    visit(&mut browser, &format!("{}/?match=comm=java", server.url));
+    let all = browser.evaluate(TOTAL).as_u64().unwrap();
+    browser.evaluate("(() => { const by = document.querySelector('[aria-label=\"Group by\"]'); by.value = 'thread_kind'; by.dispatchEvent(new Event('change')) })()");
+    browser.wait_for("location.search.includes('group=thread_kind')");
+    browser.wait_for(IDLE);
+    let groups = "jvmprof.view.tree.children.map(({ name }) => name).sort().join(' ')";
+    assert_eq!(browser.evaluate(groups), "(no thread_kind) compiler gc java native vm");
+    assert_eq!(browser.evaluate(TOTAL), all);
+    let of_group = browser.evaluate("jvmprof.view.tree.children.find(({ name }) => name === 'vm').value");
+    browser.point(&thread_button("vm"), true);
+    browser.wait_for(&format!("{TOTAL} === {of_group}"));
+    picture(&mut browser, "threads-groups");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
 #[test]
 #[ignore = "needs Chromium"]
 fn the_collectors_timeline_is_stacked_by_what_jvms_do() {

@@ -91,6 +91,11 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &features);
     }
 
+    /// Makes the window one of a touch screen.
+    pub(crate) fn emulate_touch(&mut self) {
+        self.call("Emulation.setTouchEmulationEnabled", &json!({"enabled": true, "maxTouchPoints": 2}));
+    }
+
     pub(crate) fn open(&mut self, url: &str) {
         let answer = self.call("Page.navigate", &json!({"url": url}));
         assert!(answer.get("errorText").is_none(), "cannot open {url}: {answer}");
@@ -136,6 +141,7 @@ impl Browser {
 
     fn press_with(&mut self, key: &str, modifiers: u32) {
         let code = match key {
+            "Tab" => 9,
             "Enter" => 13,
             "Escape" => 27,
             "ArrowLeft" => 37,
@@ -165,14 +171,27 @@ impl Browser {
     /// Moves the mouse to the middle of the element that the expression gives, and clicks if asked
     /// to.
     pub(crate) fn point(&mut self, element: &str, click: bool) {
-        let place = self.evaluate(&format!(
-            "(() => {{ const b = ({element}).getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] }})()"
-        ));
+        let place = self.middle(element);
         self.mouse("mouseMoved", &place);
         if click {
             self.mouse("mousePressed", &place);
             self.mouse("mouseReleased", &place);
         }
+    }
+
+    /// Touches the middle of the element that the expression gives, for so long.
+    pub(crate) fn touch(&mut self, element: &str, time: Duration) {
+        let place = self.middle(element);
+        let points = json!([{"x": place[0], "y": place[1]}]);
+        self.call("Input.dispatchTouchEvent", &json!({"type": "touchStart", "touchPoints": points}));
+        thread::sleep(time);
+        self.call("Input.dispatchTouchEvent", &json!({"type": "touchEnd", "touchPoints": []}));
+    }
+
+    fn middle(&mut self, element: &str) -> Value {
+        self.evaluate(&format!(
+            "(() => {{ const b = ({element}).getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] }})()"
+        ))
     }
 
     /// Presses the button at one place and lets go at another, in window coordinates.

@@ -121,6 +121,47 @@ fn time_labels_and_views_are_chosen_and_stay_in_the_address() {
 
 #[test]
 #[ignore = "needs Chromium"]
+fn the_order_a_label_and_what_is_compared_are_chosen_by_keys() {
+    let (_folder, server, total) = served(Duration::from_secs(120), 60);
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &server.url);
+    let first = "document.querySelector('.top .function-name').textContent";
+    browser.evaluate("document.querySelector('.top th.total button').focus()");
+    let orders = ["descending", "ascending"].map(|order| {
+        browser.press("Enter");
+        browser.wait_for(&format!("document.activeElement.parentElement.ariaSort === '{order}'"));
+        browser.evaluate(first)
+    });
+    assert_ne!(orders[0], orders[1]);
+
+    browser.evaluate(&format!("{}.focus()", button("Add filter")));
+    browser.press("Enter");
+    browser.wait_for("document.activeElement.matches('.popover .menu-row')");
+    // The first label is the name of the series.
+    browser.press("Tab");
+    browser.wait_for("document.activeElement.innerText.startsWith('comm')");
+    browser.press("Enter");
+    browser.wait_for("document.activeElement.matches('.menu-filter')");
+    browser.type_text("java");
+    browser.press("Enter");
+    browser.wait_for(&format!("{SHOWN} < {total}"));
+    assert!(address(&mut browser).contains("match=comm=java"));
+    browser.press("Escape");
+    browser.wait_for(&format!("document.activeElement === {}", button("Add filter")));
+
+    browser.evaluate(&format!("{}.focus()", button("Compare")));
+    browser.press("Enter");
+    browser.wait_for("document.activeElement.innerText.startsWith('The time before')");
+    browser.press("Tab");
+    browser.wait_for("document.activeElement.innerText.startsWith('A day before')");
+    browser.press("Enter");
+    browser.wait_for("location.search.includes('base=1d') && Boolean(jvmprof.view.comparison)");
+    browser.wait_for(IDLE);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
 fn an_own_range_is_typed_and_a_refresh_keeps_the_zoom() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());

@@ -15,7 +15,7 @@ use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::server::{Server, open, push};
 use crate::widths::{WIDTHS, assert_all_is_reachable};
-use crate::{IDLE, picture, visit};
+use crate::{IDLE, count_clicks, picture, visit};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -117,8 +117,9 @@ fn the_collector_compares_with_yesterday_and_with_other_labels() {
     push(&store, &after);
     let server = Server::start(store, ReadLimits::default());
     let mut browser = Browser::start(1440, 900);
-    visit(&mut browser, &format!("{}/?view=both", server.url));
-    // Two clicks: what changed since yesterday.
+    visit(&mut browser, &server.url);
+    // What changed since yesterday is the table's first row, two clicks from the bare address.
+    count_clicks(&mut browser);
     browser.point(
         "[...document.querySelectorAll('button')].find((b) => b.innerText.trim() === 'Compare')",
         true,
@@ -131,7 +132,10 @@ fn the_collector_compares_with_yesterday_and_with_other_labels() {
     browser.wait_for("Boolean(jvmprof.view.comparison)");
     browser.wait_for(IDLE);
     assert!(browser.evaluate("location.search").as_str().unwrap().contains("base=1d"));
-    assert_eq!(browser.evaluate(MOST_GROWN), grown);
+    assert_eq!(browser.evaluate("document.querySelector('.top .function-name').textContent"), grown);
+    let change = browser.evaluate("document.querySelector('.top tbody td.samples').className");
+    assert_eq!(change, "samples change more-than", "by more than chance");
+    assert_eq!(browser.evaluate("clicks"), 2);
     let url = browser.evaluate("location.href");
     for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
         browser.resize(width, 900);

@@ -152,6 +152,11 @@ fn keys_and_the_menu_act_on_callers_and_callees() {
     browser.press("s");
     browser.wait_for(&has_title(callee));
     assert_eq!(browser.evaluate("jvmprof.view.state.sandwich"), callee);
+    // The browser's way back leads to the function before, one by one, and forward again.
+    browser.evaluate("history.back()");
+    browser.wait_for(&has_title(POOL));
+    browser.evaluate("history.forward()");
+    browser.wait_for(&has_title(callee));
     browser.evaluate(&format!(
         "(() => {{ const {{ callers }} = jvmprof.view.sandwich.flames; const d = callers.root.children.find((d) => d.data.name === '{POOL}'); \
          const place = callers.place(d); callers.holder.dispatchEvent(new MouseEvent('contextmenu', {{ bubbles: true, cancelable: true, \
@@ -189,6 +194,15 @@ fn a_package_of_the_jdk_is_expanded_in_the_applications_view() {
     let chips = "document.querySelector('.edits').innerText";
     assert!(browser.evaluate(chips).as_str().unwrap().contains("java.util.* expanded"));
     picture(&mut browser, "frames-expanded");
+    // In other views it does nothing, and has no chip that could be taken back.
+    browser.press("j");
+    browser.wait_for("document.querySelector('.edits').hidden");
+    browser.press("u");
+    browser.press("j");
+    browser.press("j");
+    browser.wait_for("location.hash.includes('frames=app')");
+    assert_eq!(browser.evaluate(&has_method), true);
+    assert!(browser.evaluate(chips).as_str().unwrap().contains("java.util.* expanded"));
     let url = browser.evaluate("location.href");
     browser.open("about:blank");
     visit(&mut browser, url.as_str().unwrap());

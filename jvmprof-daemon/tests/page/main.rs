@@ -38,6 +38,12 @@ fn visit(browser: &mut Browser, url: &str) {
     browser.wait_for(IDLE);
 }
 
+/// Counts the clicks on the page from now on, in its `clicks`.
+fn count_clicks(browser: &mut Browser) {
+    browser
+        .evaluate("(globalThis.clicks = 0, addEventListener('click', () => clicks++, { capture: true }), 0)");
+}
+
 /// Takes a picture if asked to.
 fn picture(browser: &mut Browser, name: &str) {
     if let Some(folder) = std::env::var_os("JVMPROF_SCREENSHOTS") {

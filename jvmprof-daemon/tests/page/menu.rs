@@ -1,5 +1,7 @@
 //! A frame's menu: what it takes out of the profile, and back; colours.
 
+mod touch;
+
 use std::time::{Duration, SystemTime};
 
 use crate::browser::Browser;
@@ -112,6 +114,56 @@ fn keys_open_the_menu_and_choose_in_it() {
         "!jvmprof.view.flame.drawnBoxes().some((g) => g.data.name.endsWith('DispatcherServlet.doDispatch'))";
     assert_eq!(browser.evaluate(merged), true);
     assert_eq!(browser.evaluate(TOTAL), total, "its time is its caller's");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_frames_menu_copies_its_name_and_stack_and_filters_by_its_class_and_package() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &page(&folder));
+    // The browser's own clipboard asks for a permission.
+    browser.evaluate("(Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { globalThis.copied = text } } }), 0)");
+    let name = "com.acme.shop.order.OrderService.total";
+    open_menu(&mut browser, name);
+    choose(&mut browser, "Copy name");
+    browser.wait_for(&format!("globalThis.copied === '{name}'"));
+    let stack = browser.evaluate(&format!(
+        "(() => {{ const names = []; for (let d = {}; d.depth > 0; d = d.parent) names.push(d.data.name); return names }})()",
+        frame(name)
+    ));
+    assert!(stack.as_array().unwrap().len() > 30, "{stack}");
+    open_menu(&mut browser, name);
+    choose(&mut browser, "Copy stack");
+    browser.wait_for(&format!("globalThis.copied === {stack}.join('\\n')"));
+
+    let all = browser.evaluate(TOTAL);
+    let mut fewer = 0;
+    for (what, title) in [
+        ("com.acme.shop.order.OrderService.", "Only stacks with class OrderService"),
+        ("com.acme.shop.order.", "Only stacks with package com.acme.shop.order"),
+    ] {
+        let with = browser.evaluate(&format!(
+            "jvmprof.matchedSamples(jvmprof.view.tree, {{ matches: (fn) => fn.name.startsWith('{what}') }})"
+        ));
+        assert!(fewer < with.as_u64().unwrap() && with.as_u64() < all.as_u64(), "{with} of {all}");
+        fewer = with.as_u64().unwrap();
+        open_menu(&mut browser, name);
+        choose(&mut browser, title);
+        browser.wait_for(&format!("{TOTAL} === {with}"));
+        let address = browser.evaluate("decodeURIComponent(location.hash)");
+        assert!(address.as_str().unwrap().contains(&format!("edit=only:{what}*")), "{address}");
+        browser.press("u");
+        browser.wait_for(&format!("{TOTAL} === {all}"));
+    }
+    open_menu(&mut browser, name);
+    choose(&mut browser, "Merge package com.acme.shop.order");
+    browser.wait_for("location.hash.includes('edit=merge')");
+    let is_left =
+        "jvmprof.view.flame.drawnBoxes().some((g) => g.data.name.startsWith('com.acme.shop.order.'))";
+    assert_eq!(browser.evaluate(is_left), false);
+    assert_eq!(browser.evaluate(TOTAL), all, "its time is its callers'");
     assert_eq!(browser.complaints, [""; 0]);
 }
 

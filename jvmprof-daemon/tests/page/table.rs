@@ -2,11 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use jvmprof_daemon::export::collector::ReadLimits;
+
 use crate::browser::Browser;
-use crate::data::{Numbers, Shape, window};
+use crate::data::{Numbers, Shape, kernel_for_line, window};
 use crate::record::write;
+use crate::server::{Server, open, push};
 use crate::widths::WIDTHS;
-use crate::{picture, visit};
+use crate::{count_clicks, picture, visit};
 
 /// The table's first row whose function has this name.
 fn row(name: &str) -> String {
@@ -50,6 +53,35 @@ fn rows_open_to_lines_and_to_how_methods_ran() {
         browser.press("Enter");
         browser.wait_for("!document.querySelector('.top tr.detail')");
     }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_line_of_the_application_that_costs_most_is_two_clicks_from_the_bare_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let start = SystemTime::now() - Duration::from_secs(60);
+    let mut batch = window(start, Duration::from_secs(10), 2_000, Shape::Program, &mut Numbers::new(1));
+    batch.series[0].samples.push(kernel_for_line("com.acme.shop.basket.Basket.price", 57, 900));
+    push(&store, &batch);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &server.url);
+    count_clicks(&mut browser);
+    browser.point(
+        "[...document.querySelectorAll('.legend button')].find((it) => it.innerText.trim() === 'Application')",
+        true,
+    );
+    browser.wait_for("document.querySelector('.search input').value === 'kind:application'");
+    browser.point("document.querySelector('.top th.attributed button')", true);
+    browser
+        .wait_for("document.querySelector('.top th.attributed').getAttribute('aria-sort') === 'descending'");
+    let first = browser.evaluate("document.querySelector('.top tbody tr td.name').innerText");
+    let first = first.as_str().unwrap();
+    assert!(first.contains("Basket.price") && first.contains("Basket.java:57 100 %"), "{first}");
+    assert_eq!(browser.evaluate("clicks"), 2);
+    picture(&mut browser, "table-costliest-line");
     assert_eq!(browser.complaints, [""; 0]);
 }
 

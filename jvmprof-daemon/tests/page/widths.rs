@@ -1,4 +1,4 @@
-//! Both pages in windows of a desktop, half of one, and a telephone.
+//! Both pages in windows of a desktop, half of one, and a telephone, in light and dark.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,15 +8,15 @@ use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::record::write;
 use crate::server::{Server, fill, millis, open};
-use crate::{picture, visit};
+use crate::{IDLE, picture, visit};
 
 pub(crate) const WIDTHS: [u32; 3] = [1440, 800, 420];
 
-/// The controls that can't be clicked: cut at the side, covered, or outside what can be scrolled
-/// to.
-const UNREACHABLE: &str = r#"(() => {
+/// The controls of a part of the page that can't be clicked: cut at the side, covered, or outside
+/// what can be scrolled to.
+const UNREACHABLE: &str = r#"((part) => {
   const wrong = [];
-  for (const control of document.querySelectorAll('button, select, input, a, summary')) {
+  for (const control of part.querySelectorAll('button, select, input, a, summary')) {
     if (!control.checkVisibility() || control.disabled || control.closest('tr, .popover')) continue;
     control.scrollIntoView({ block: 'center' });
     const box = control.getBoundingClientRect();
@@ -28,13 +28,58 @@ const UNREACHABLE: &str = r#"(() => {
   }
   scrollTo(0, 0);
   return wrong;
-})()"#;
+})"#;
 
 pub(crate) fn assert_all_is_reachable(browser: &mut Browser, width: u32, page: &str) {
-    let unreachable = browser.evaluate(UNREACHABLE);
+    assert_is_reachable(browser, "document", width, page);
+}
+
+fn assert_is_reachable(browser: &mut Browser, part: &str, width: u32, page: &str) {
+    let unreachable = browser.evaluate(&format!("{UNREACHABLE}({part})"));
     assert_eq!(unreachable, serde_json::json!([]), "{page} at {width}");
     let scrolled = browser.evaluate("document.documentElement.scrollWidth").as_u64().unwrap();
     assert!(scrolled <= u64::from(width), "{page} at {width} is {scrolled} wide");
+}
+
+/// Checks a part of the page as it is in light and dark.
+fn look_in_both_schemes(browser: &mut Browser, part: &str, width: u32, page: &str) {
+    // In the end it is as it was.
+    for scheme in ["dark", "light"] {
+        browser.prefer(scheme);
+        browser.wait_for(&format!("document.documentElement.dataset.theme === '{scheme}'"));
+        assert_is_reachable(browser, part, width, &format!("{page} in {scheme}"));
+        picture(browser, &format!("widths-{page}-{width}-{scheme}"));
+    }
+}
+
+/// The same at every width. `change` is what the page is to do first, in each of them.
+fn look_at_every_width(browser: &mut Browser, page: &str, part: &str, change: &str) {
+    for width in WIDTHS {
+        browser.resize(width, 900);
+        browser.evaluate(&format!("({change}, 0)"));
+        browser.wait_for(IDLE);
+        look_in_both_schemes(browser, part, width, page);
+    }
+}
+
+/// What both pages have beside their first view: Java's frames, callers and callees, and a menu in
+/// the corner of the window.
+fn look_at_further_views(browser: &mut Browser, page: &str) {
+    for (view, change) in [
+        ("java", "{ view: 'both', frames: 'java' }"),
+        ("sandwich", "{ frames: 'all', sandwich: 'com.acme.shop.order.OrderService.total' }"),
+    ] {
+        let change = format!("jvmprof.view.change({change})");
+        look_at_every_width(browser, &format!("{page}-{view}"), "document", &change);
+    }
+    let method =
+        "jvmprof.view.flame.root.descendants().find((d) => d.data.name.endsWith('OrderService.total')).data";
+    browser.evaluate("(jvmprof.view.change({ sandwich: '' }), 0)");
+    let menu = format!("jvmprof.view.menu({method}, innerWidth, innerHeight)");
+    let part = "document.querySelector('.frame-menu')";
+    look_at_every_width(browser, &format!("{page}-menu"), part, &menu);
+    browser.press("Escape");
+    browser.wait_for(&format!("!{part}"));
 }
 
 /// Narrower than this, the collector's presets are a list (`style.css`).
@@ -56,10 +101,14 @@ fn the_collectors_controls_can_be_reached_at_every_width() {
         browser.resize(width, 900);
         for view in ["flame", "both", "table"] {
             visit(&mut browser, &format!("{}/?view={view}&match=comm=java", server.url));
-            assert_all_is_reachable(&mut browser, width, view);
-            picture(&mut browser, &format!("widths-collector-{view}-{width}"));
+            look_in_both_schemes(&mut browser, "document", width, &format!("collector-{view}"));
         }
     }
+    look_at_further_views(&mut browser, "collector");
+    let nobody = "jvmprof.page.change({ matches: [{ label: 'comm', value: 'nobody', not: false }] })";
+    browser.evaluate(&format!("({nobody}, 0)"));
+    browser.wait_for("document.querySelector('.empty').checkVisibility()");
+    look_at_every_width(&mut browser, "collector-nothing", "document", "0");
     // With a range of one's own: the text that stays whole, and the longest, of other days.
     let now = millis(SystemTime::now());
     let days = |count: i64| now + count * 86_400_000;
@@ -77,6 +126,10 @@ fn the_collectors_controls_can_be_reached_at_every_width() {
         }
     }
     assert_eq!(browser.complaints, [""; 0]);
+    // The browser complains of the answer, too.
+    browser.evaluate("(jvmprof.page.change({ from: 1, to: Date.now() }), 0)");
+    browser.wait_for("document.querySelector('.error')?.innerText.includes('longer than 400 days')");
+    look_at_every_width(&mut browser, "collector-error", "document", "0");
 }
 
 #[test]
@@ -92,13 +145,18 @@ fn a_recorded_pages_controls_can_be_reached_at_every_width() {
         for view in ["flame", "both"] {
             browser.open("about:blank");
             visit(&mut browser, &format!("{url}#view={view}"));
-            assert_all_is_reachable(&mut browser, width, view);
-            picture(&mut browser, &format!("widths-record-{view}-{width}"));
+            look_in_both_schemes(&mut browser, "document", width, &format!("record-{view}"));
         }
         if width >= 800 {
             assert_eq!(browser.evaluate(HEAD_ROWS), 1, "the head at {width}");
         }
     }
+    look_at_further_views(&mut browser, "record");
+    let nothing = "jvmprof.view.change({ view: 'both', edits: ['only:nobody'] })";
+    look_at_every_width(&mut browser, "record-nothing", "document", nothing);
+    assert_eq!(browser.evaluate("jvmprof.view.tree.value"), 0);
+    look_at_every_width(&mut browser, "record-wrong-search", "document", "jvmprof.view.setSearch('/(/')");
+    assert_eq!(browser.evaluate("document.querySelector('.matched').textContent"), "no valid expression");
     assert_eq!(browser.complaints, [""; 0]);
 }
 

@@ -13,7 +13,7 @@ use super::page_server::{PageOptions, router};
 use crate::event_type::{EventType, PAUSE_BEGIN};
 use crate::export::store::{NewProfile, Store, StoreOptions, UnixNanos, with_name};
 use crate::profile::call_tree::{NodeKind, PathHash};
-use crate::profile::model::{Batch, FrameKind, Sample, SampleLabel, SampleLabels, Series};
+use crate::profile::model::{Batch, FrameKind, Sample, SampleLabel, SampleLabels, Series, label_names};
 use crate::profile::pprof;
 use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::jvm_pauses::{PauseTime, frames};
@@ -140,6 +140,73 @@ async fn stacks_are_grouped_by_a_label() {
     assert!(!one["tree"]["strings"].as_array().unwrap().contains(&json!("java")), "it is one program");
     let unlabelled = page.json(&format!("/api/flamegraph?{}", range("&group=pod"))).await;
     assert!(unlabelled["tree"]["strings"].as_array().unwrap().contains(&json!("(no pod)")));
+}
+
+/// The groups of an answer, with their samples.
+fn groups(answer: &Value) -> Vec<(&str, u64)> {
+    let (tree, nodes) = (&answer["tree"], &answer["tree"]["nodes"]);
+    let at = |column: &Value, row: usize| column[row].as_u64().unwrap() as usize;
+    let group = |node: usize| {
+        let function = at(&nodes["function"], node);
+        let is_group = at(&tree["functions"]["kind"], function) == NodeKind::Label as usize;
+        let name = tree["strings"][at(&tree["functions"]["name"], function)].as_str().unwrap();
+        is_group.then(|| (name, nodes["total"][node].as_u64().unwrap()))
+    };
+    let mut groups: Vec<_> = (0..nodes["total"].as_array().unwrap().len()).filter_map(group).collect();
+    groups.sort_unstable();
+    groups
+}
+
+/// Stores a profile of CPU time from `START` on.
+fn add_profile(page: &PageClient, of: Series) {
+    let batch = batch(vec![of]);
+    let profile = pprof::for_push(&batch, &batch.series[0]);
+    let profile = NewProfile {
+        labels: with_name(&batch.series[0].labels, "process_cpu"),
+        start: UnixNanos(START * 1_000_000),
+        duration: Duration::from_secs(10),
+        samples: pprof::total(&profile),
+        pprof: pprof::to_bytes(&profile).unwrap().into(),
+    };
+    page.store.append(&[profile]).unwrap();
+}
+
+#[tokio::test]
+async fn programs_of_one_command_are_told_apart_by_their_main_class() {
+    let page = PageClient::new();
+    for (main_class, pid, count) in [("acme.Shop", "7", 4), ("acme.Stock", "8", 6)] {
+        let labels = [("comm", "java"), (label_names::MAIN_CLASS, main_class), ("pid", pid)];
+        add_profile(&page, series(&labels, vec![(vec![frame(FrameKind::Native, "leaf")], count)]));
+    }
+    let all = page.json(&format!("/api/flamegraph?{}", range("&group=auto"))).await;
+    // One without a main class has its command.
+    assert_eq!(groups(&all), [("acme.Shop", 4), ("acme.Stock", 6), ("java", 8), ("postgres", 2)]);
+    let main_class = label_names::MAIN_CLASS;
+    let one = format!("&group=auto&match=comm=java&match={main_class}=acme.Shop");
+    let one = page.json(&format!("/api/flamegraph?{}", range(&one))).await;
+    assert_eq!((groups(&one), &one["tree"]["total"]), (Vec::new(), &json!(4)));
+}
+
+#[tokio::test]
+async fn stacks_are_grouped_by_the_kind_of_their_thread() {
+    let page = PageClient::new();
+    let sample = |kind: &str, count| Sample {
+        labels: SampleLabels::new([SampleLabel { name: "thread_kind".into(), value: kind.into() }]),
+        ..Sample::of_events([frame(FrameKind::Native, "leaf")].into(), count, count * 10_000_000)
+    };
+    let samples = vec![sample("gc", 4), sample("java", 6)];
+    add_profile(&page, Series { samples, ..series(&[("comm", "shop"), ("pid", "7")], Vec::new()) });
+    let all = page.json(&format!("/api/flamegraph?{}", range("&group=thread_kind"))).await;
+    assert_eq!(groups(&all), [("(no thread_kind)", 10), ("gc", 4), ("java", 6)]);
+    // Of one group, wherever it is.
+    let group = PathHash::of_function(NodeKind::Label, "gc", "", "");
+    let under = format!("&group=thread_kind&under={}&under_group=gc", PathHash::ROOT.child(group));
+    let under = page.json(&format!("/api/flamegraph?{}", range(&under))).await;
+    assert_eq!(groups(&under), [("gc", 4)]);
+    // Series aren't grouped by it: the timeline has a row for each program.
+    let timeline = page.json(&format!("/api/timeline?{}", range("&group=thread_kind"))).await;
+    let names = timeline["rows"].as_array().unwrap().iter().map(|row| row["name"].as_str());
+    assert_eq!(names.collect::<Vec<_>>(), [Some("shop"), Some("java"), Some("postgres")]);
 }
 
 #[tokio::test]

@@ -22,7 +22,8 @@ pub(super) struct SampleTimeline {
     step_ms: f64,
     /// Samples in each step.
     samples: Vec<f64>,
-    /// The same by group, or by program without one: those with most samples, then all others.
+    /// The same by group of series, or by program without one: those with most samples, then all
+    /// others.
     rows: Vec<TimelineRow>,
     /// The end of the newest selected profile of any time, so that an empty range can say where to
     /// look.
@@ -34,7 +35,8 @@ impl SampleTimeline {
         let selection = &query.selection;
         let range = selection.range;
         let series = selection.series(store);
-        let names = query.group.as_ref().unwrap_or(&Group::Program).names(&series);
+        let group = query.group.as_ref().and_then(Group::of_series);
+        let names = group.unwrap_or(&Group::Program).names(&series);
         let mut rows = Rows::new(&series, &names, range);
         let mut bars = Bars::new(range);
         for profile in selection.profiles(store) {

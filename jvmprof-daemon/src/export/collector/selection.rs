@@ -8,6 +8,7 @@ use url::form_urlencoded;
 use crate::event_type::EventType;
 use crate::export::store::{Matcher, NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
 use crate::profile::call_tree::{InvalidPathHash, PathHash};
+use crate::profile::jvm_activity::THREAD_KIND_LABEL;
 use crate::profile::model::{LabelSet, label_names};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
@@ -59,8 +60,10 @@ pub(super) struct Query {
 /// What stacks are grouped by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Group {
-    /// The values of a label.
+    /// The values of a label of series.
     Label(String),
+    /// The kind of the thread, which is a label of samples (`group=thread_kind`).
+    ThreadKind,
     /// The main class or else the command, if there are several (`group=auto`).
     Program,
 }
@@ -69,8 +72,13 @@ pub(super) enum Group {
 const PROGRAM_LABELS: [&str; 3] = [label_names::MAIN_CLASS, "comm", "executable"];
 
 impl Group {
+    /// Returns the group that series as a whole are in, if these are what is grouped.
+    pub(super) fn of_series(&self) -> Option<&Self> {
+        (*self != Self::ThreadKind).then_some(self)
+    }
+
     /// Returns the group of each series by its fingerprint: the value of one label, or a text that
-    /// says that there is none; or its program, if there are several.
+    /// says that there is none; or its program.
     pub(super) fn names<'a>(&self, series: &'a [SeriesInfo]) -> HashMap<&'a str, String> {
         let value = |series: &'a SeriesInfo, label: &str| {
             series.labels.get(label).filter(|value| !value.is_empty()).cloned()
@@ -78,7 +86,7 @@ impl Group {
         let name = |series: &'a SeriesInfo| {
             let name = match self {
                 Self::Label(label) => value(series, label).unwrap_or_else(|| format!("(no {label})")),
-                Self::Program => {
+                Self::Program | Self::ThreadKind => {
                     let found = PROGRAM_LABELS.iter().find_map(|label| value(series, label));
                     found.unwrap_or_else(|| "(no program)".to_owned())
                 }
@@ -113,6 +121,7 @@ impl Query {
                 "base_from" => base.from = Some(time("base_from", &value)?),
                 "base_to" => base.to = Some(time("base_to", &value)?),
                 "group" if value == "auto" => group = Some(Group::Program),
+                "group" if value == THREAD_KIND_LABEL => group = Some(Group::ThreadKind),
                 "group" if !value.is_empty() => group = Some(Group::Label(value.into_owned())),
                 "type" if !value.is_empty() => {
                     let (series, of) =

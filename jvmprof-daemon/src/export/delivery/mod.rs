@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use super::spool::SpoolError;
 use super::store::Store;
-use crate::event_type::{AtomicSamplesByEvent, SamplesByEvent};
+use crate::event_type::{AtomicSamplesByEvent, EventType, SamplesByEvent};
 use crate::profile::model::Batch;
 
 pub use backend::Backend;

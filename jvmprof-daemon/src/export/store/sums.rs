@@ -43,7 +43,7 @@ const SUM: &str = ".sum";
 
 /// What sums are computed by, and how they are laid out: another version may classify stacks
 /// differently, so that its sums are removed and made again.
-pub const SUM_MAKER: &str = concat!("4 ", env!("CARGO_PKG_VERSION"));
+pub const SUM_MAKER: &str = concat!("5 ", env!("CARGO_PKG_VERSION"));
 
 /// Profiles that have no sum yet.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
-//! What samples were taken in ([`JvmActivity`]), by the node in which their stacks end.
+//! What samples were taken in ([`SampledIn`]), by the node in which their stacks end.
 
 use std::collections::HashMap;
 
 use super::{CallStep, NodeKind, TreeBuilder};
 use crate::profile::jvm_activity::{
-    FrameRole, JVM_ACTIVITIES, JvmActivity, JvmThread, LeafCode, activity_of,
+    FrameRole, JVM_ACTIVITIES, JvmActivity, JvmThread, LeafCode, SampledIn, activity_of,
 };
 use crate::types::FastHasher;
 
@@ -19,7 +19,7 @@ pub(super) struct Activities {
     /// By function.
     roles: Vec<FrameRole>,
     /// Samples of the tree and of its base, by the node in which they end.
-    ends: HashMap<(u32, JvmActivity), [u64; 2], FastHasher>,
+    ends: HashMap<(u32, SampledIn), [u64; 2], FastHasher>,
     /// Samples of the tree since they were last taken.
     totals: ActivitySamples,
 }
@@ -29,46 +29,46 @@ impl Activities {
         self.roles.push(FrameRole::of_function(name));
     }
 
-    pub(super) fn add(&mut self, node: u32, activity: JvmActivity, count: u64, is_base: bool) {
-        self.ends.entry((node, activity)).or_default()[usize::from(is_base)] += count;
+    pub(super) fn add(&mut self, node: u32, sampled_in: SampledIn, count: u64, is_base: bool) {
+        self.ends.entry((node, sampled_in)).or_default()[usize::from(is_base)] += count;
         if !is_base {
-            self.totals[activity as usize] += count;
+            self.totals[sampled_in.activity as usize] += count;
         }
     }
 
     /// Adds samples of a tree and its base that were counted elsewhere. They aren't among those
     /// that [`TreeBuilder::take_activity_totals`] returns.
-    pub(super) fn add_counts(&mut self, node: u32, activity: JvmActivity, counts: [u64; 2]) {
-        let sums = self.ends.entry((node, activity)).or_default();
+    pub(super) fn add_counts(&mut self, node: u32, sampled_in: SampledIn, counts: [u64; 2]) {
+        let sums = self.ends.entry((node, sampled_in)).or_default();
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
 
     /// Returns the samples of the tree and of its base by the node in which they end, in any order.
-    pub(super) fn into_ends(self) -> Vec<(u32, JvmActivity, [u64; 2])> {
-        self.ends.into_iter().map(|((node, activity), counts)| (node, activity, counts)).collect()
+    pub(super) fn into_ends(self) -> Vec<(u32, SampledIn, [u64; 2])> {
+        self.ends.into_iter().map(|((node, sampled_in), counts)| (node, sampled_in, counts)).collect()
     }
 
     /// Takes over that the tree was cut: `places` says where stacks end now that ended in a node.
     pub(super) fn moved(&mut self, places: &[u32]) {
-        for ((node, activity), counts) in std::mem::take(&mut self.ends) {
-            self.add_counts(places[node as usize], activity, counts);
+        for ((node, sampled_in), counts) in std::mem::take(&mut self.ends) {
+            self.add_counts(places[node as usize], sampled_in, counts);
         }
     }
 
-    /// Returns the columns of the tree and of its base, with a row for each of `nodes`: activity,
-    /// samples, activity, samples, ...; or the activity alone where it is that of all samples that
-    /// end in the node. No columns where nothing was seen of a JVM.
+    /// Returns the columns of the tree and of its base, with a row for each of `nodes`: number of
+    /// [`SampledIn`], samples, number, samples, ...; or the number alone where it is that of all
+    /// samples that end in the node. No columns where nothing was seen of a JVM.
     pub(super) fn columns(&self, nodes: usize) -> [Vec<Vec<u64>>; 2] {
-        let is_jvm = |(_, activity): &(u32, JvmActivity)| *activity != JvmActivity::OtherProcess;
+        let is_jvm = |(_, sampled_in): &(u32, SampledIn)| sampled_in.activity != JvmActivity::OtherProcess;
         if !self.ends.keys().any(is_jvm) {
             return [Vec::new(), Vec::new()];
         }
         let mut columns = [vec![Vec::new(); nodes], vec![Vec::new(); nodes]];
         let mut ends: Vec<_> = self.ends.iter().collect();
         ends.sort_unstable();
-        for ((node, activity), counts) in ends {
+        for ((node, sampled_in), counts) in ends {
             for (column, count) in columns.iter_mut().zip(counts).filter(|(_, count)| **count > 0) {
-                column[*node as usize].extend([*activity as u64, *count]);
+                column[*node as usize].extend([sampled_in.number(), *count]);
             }
         }
         for row in columns.iter_mut().flatten().filter(|row| row.len() == 2) {
@@ -90,7 +90,7 @@ impl TreeBuilder {
     }
 
     /// Returns what a sample with this stack was taken in, if that is to be counted.
-    pub(super) fn activity_of(&self, path: &[CallStep], thread: JvmThread<'_>) -> Option<JvmActivity> {
+    pub(super) fn sampled_in(&self, path: &[CallStep], thread: JvmThread<'_>) -> Option<SampledIn> {
         let roles = path.iter().rev().map(|step| self.activities.roles[step.function.0 as usize]);
         let leaf = path.last().map(|step| self.functions[step.function.0 as usize].kind);
         let leaf = match leaf {
@@ -99,6 +99,7 @@ impl TreeBuilder {
             Some(NodeKind::Native) => LeafCode::Native,
             _ => LeafCode::Unknown,
         };
-        self.activities.is_counted.then(|| activity_of(thread, roles, leaf))
+        let sampled_in = || SampledIn { activity: activity_of(thread, roles, leaf), thread: thread.kind() };
+        self.activities.is_counted.then(sampled_in)
     }
 }

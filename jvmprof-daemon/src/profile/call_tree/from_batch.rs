@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
 use crate::event_type::SampleNumber;
-use crate::profile::jvm_activity::{JvmActivity, JvmThread, is_jvm, thread_kind_of};
+use crate::profile::jvm_activity::{JvmThread, SampledIn, is_jvm, thread_kind_of};
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Sample};
 use crate::types::FastHasher;
 
@@ -33,8 +33,8 @@ impl TreeBuilder {
         number: SampleNumber,
         group: impl Fn(&LabelSet) -> Option<String>,
     ) {
-        self.each_path(batch, group, |builder, path, sample, activity| {
-            builder.add_in(path, sample.number(number), activity);
+        self.each_path(batch, group, |builder, path, sample, sampled_in| {
+            builder.add_in(path, sample.number(number), sampled_in);
         });
     }
 
@@ -43,7 +43,7 @@ impl TreeBuilder {
         &mut self,
         batch: &Batch,
         group: impl Fn(&LabelSet) -> Option<String>,
-        mut take: impl FnMut(&mut Self, &[CallStep], &Sample, Option<JvmActivity>),
+        mut take: impl FnMut(&mut Self, &[CallStep], &Sample, Option<SampledIn>),
     ) {
         let mut frames = FrameSteps::default();
         let mut path = Vec::new();
@@ -58,8 +58,8 @@ impl TreeBuilder {
                     frames.extend(self, &mut path, frame);
                 }
                 let thread = JvmThread::new(thread_kind_of(sample), is_jvm);
-                let activity = self.activity_of(&path, thread);
-                take(self, &path, sample, activity);
+                let sampled_in = self.sampled_in(&path, thread);
+                take(self, &path, sample, sampled_in);
             }
         }
     }

@@ -14,11 +14,16 @@ use crate::proto::pprof::{Location, Profile, Sample};
 pub struct PprofSeries<'a> {
     /// The name of a node that stands above its stacks.
     pub group: Option<&'a str>,
+    /// True if a node of its own stands above the stacks of each kind of thread.
+    pub by_thread_kind: bool,
     /// The labels of the series, if the profile has one of its own.
     pub labels: Option<&'a LabelSet>,
     /// The type of the value that is counted; else `samples`, or the first one.
     pub sample_type: Option<&'a str>,
 }
+
+/// The group of stacks of which the kind of thread isn't known.
+const NO_THREAD_KIND: &str = "(no thread_kind)";
 
 /// Returns the kind of code that a mapping holds, by the names that `profile/pprof/encode.rs`
 /// writes.
@@ -60,14 +65,18 @@ impl TreeBuilder {
         let mut path = Vec::new();
         for sample in &profile.sample {
             let count = sample.value.get(value).and_then(|&count| u64::try_from(count).ok()).unwrap_or(0);
+            let kind = kind(sample);
             path.clear();
             path.extend(group);
+            if series.by_thread_kind {
+                path.push(self.label(kind.unwrap_or(NO_THREAD_KIND)));
+            }
             let positions = sample.location_id.iter().rev().filter_map(|id| tables.location_position(*id));
             for range in positions.filter_map(|position| ranges.get(position)) {
                 path.extend_from_slice(&steps[range.clone()]);
             }
-            let activity = self.activity_of(&path, JvmThread::new(kind(sample), is_jvm));
-            self.add_in(&path, count, activity);
+            let sampled_in = self.sampled_in(&path, JvmThread::new(kind, is_jvm));
+            self.add_in(&path, count, sampled_in);
         }
         Ok(())
     }

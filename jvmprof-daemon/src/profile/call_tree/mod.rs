@@ -28,7 +28,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use smallvec::SmallVec;
 
-use super::jvm_activity::JvmActivity;
+use super::jvm_activity::SampledIn;
 use super::model::ExecutionMode;
 use crate::types::FastHasher;
 
@@ -285,7 +285,7 @@ impl TreeBuilder {
     }
 
     /// The same, and what these samples were taken in.
-    fn add_in(&mut self, path: &[CallStep], count: u64, activity: Option<JvmActivity>) {
+    fn add_in(&mut self, path: &[CallStep], count: u64, sampled_in: Option<SampledIn>) {
         if count == 0 || !self.is_under(path) {
             return;
         }
@@ -316,8 +316,8 @@ impl TreeBuilder {
             at = self.child(at, self.pruned);
             self.count_node(at, count);
         }
-        if let Some(activity) = activity {
-            self.activities.add(at, activity, count, self.is_base);
+        if let Some(sampled_in) = sampled_in {
+            self.activities.add(at, sampled_in, count, self.is_base);
         }
     }
 

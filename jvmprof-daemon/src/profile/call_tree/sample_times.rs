@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::{Serialize, Serializer};
 
 use super::{CallStep, ROOT, TreeBuilder};
-use crate::profile::jvm_activity::JvmActivity;
+use crate::profile::jvm_activity::SampledIn;
 use crate::profile::model::{Batch, LabelSet};
 
 /// The times of samples, as columns. The names in JSON are what the page's `times.js` reads.
@@ -15,11 +15,11 @@ pub struct SampleTimes {
     /// Nodes in which stacks end: those with most samples first.
     nodes: Vec<u32>,
     /// The line of each one's nearest Java caller, 0 if unknown. A node has as many entries as
-    /// there are lines and activities.
+    /// there are lines, activities and kinds of threads.
     lines: Vec<u32>,
     /// What each one's samples were taken in; empty if that isn't counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    activities: Vec<JvmActivity>,
+    activities: Vec<SampledIn>,
     /// For each sample, oldest first: milliseconds since the one before, and the entry of `nodes`;
     /// both as LEB128.
     #[serde(serialize_with = "as_base64")]
@@ -43,10 +43,10 @@ impl TreeBuilder {
         max_nodes: usize,
     ) -> SampleTimes {
         self.cut(max_nodes);
-        let mut times: HashMap<(u32, u32, Option<JvmActivity>), Vec<u32>> = HashMap::new();
-        self.each_path(batch, group, |builder, path, sample, activity| {
+        let mut times: HashMap<(u32, u32, Option<SampledIn>), Vec<u32>> = HashMap::new();
+        self.each_path(batch, group, |builder, path, sample, sampled_in| {
             if !sample.times.is_empty() {
-                let end = (builder.end_of(path), builder.attributed_line(path), activity);
+                let end = (builder.end_of(path), builder.attributed_line(path), sampled_in);
                 times.entry(end).or_default().extend(&sample.times);
             }
         });
@@ -58,10 +58,10 @@ impl TreeBuilder {
         }
         samples.sort_unstable();
         let mut result = SampleTimes::default();
-        for ((node, line, activity), _) in ends {
+        for ((node, line, sampled_in), _) in ends {
             result.nodes.push(node);
             result.lines.push(line);
-            result.activities.extend(activity);
+            result.activities.extend(sampled_in);
         }
         let mut before = 0;
         for (time, entry) in samples {

@@ -3,7 +3,8 @@
 //! Only the tree is stored, no base. A function is the numbers kind, name, file, module, own,
 //! attributed and total samples, then by execution mode and by line what it has of them; a node is
 //! its function, how far before it its parent stands, its samples, then by line, execution mode and
-//! activity. Each of these lists begins with its length.
+//! what they were taken in ([`SampledIn`](crate::profile::jvm_activity::SampledIn)). Each of these
+//! lists begins with its length.
 
 use prost::Message;
 
@@ -84,7 +85,7 @@ impl TreeCounts {
             let (own, rest) = ends.split_at(ends.partition_point(|(node, ..)| *node <= index));
             ends = rest;
             numbers.push(own.len() as u64);
-            numbers.extend(own.iter().flat_map(|&(_, activity, [count, _])| [activity as u64, count]));
+            numbers.extend(own.iter().flat_map(|&(_, sampled_in, [count, _])| [sampled_in.number(), count]));
         }
         numbers
     }

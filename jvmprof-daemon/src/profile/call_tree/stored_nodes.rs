@@ -7,7 +7,7 @@ use super::function_samples::FunctionSamples;
 use super::stored_counts::{InvalidTreeCounts, Numbers, below};
 use super::tree_counts::TreeCounts;
 use super::{CallNode, MAX_LINES, NodeKind, TreeFunction};
-use crate::profile::jvm_activity::JvmActivity;
+use crate::profile::jvm_activity::SampledIn;
 
 /// What decides whether a node is kept.
 struct NodeHead {
@@ -18,7 +18,8 @@ struct NodeHead {
 /// No node.
 const NONE: u32 = u32::MAX;
 
-/// Lists of pairs of each node: samples by line, by execution mode and by activity.
+/// Lists of pairs of each node: samples by line, by execution mode and by what they
+/// were taken in.
 const LISTS: usize = 3;
 
 fn heads(mut numbers: Numbers<'_>) -> Result<Vec<NodeHead>, InvalidTreeCounts> {
@@ -124,9 +125,9 @@ impl TreeCounts {
         } else {
             (1..LISTS).try_for_each(|_| numbers.skip_pairs())?;
         }
-        numbers.pairs(|activity, count| {
-            let activity = JvmActivity::of_number(activity).ok_or(InvalidTreeCounts::Numbers)?;
-            self.ends.push((place, activity, [count, 0]));
+        numbers.pairs(|number, count| {
+            let sampled_in = SampledIn::of_number(number).ok_or(InvalidTreeCounts::Numbers)?;
+            self.ends.push((place, sampled_in, [count, 0]));
             Ok(())
         })
     }

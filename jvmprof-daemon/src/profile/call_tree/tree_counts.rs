@@ -3,7 +3,7 @@
 
 use super::function_samples::{ComparedCounts, FunctionSamples};
 use super::{CallNode, CallStep, ROOT, TreeBuilder, TreeFunction, count_line};
-use crate::profile::jvm_activity::JvmActivity;
+use crate::profile::jvm_activity::SampledIn;
 
 /// The counts of a builder.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ pub struct TreeCounts {
     /// Parents stand before their children, the root before all.
     pub(super) nodes: Vec<CallNode>,
     /// Samples of the tree and of its base that end in a node, in any order.
-    pub(super) ends: Vec<(u32, JvmActivity, [u64; 2])>,
+    pub(super) ends: Vec<(u32, SampledIn, [u64; 2])>,
     /// Samples of stacks that aren't whole, by the string of their marker.
     pub(super) truncated: Vec<(u32, u64)>,
     pub(super) pruned_nodes: usize,
@@ -109,8 +109,8 @@ impl TreeBuilder {
         }
         let places = self.add_nodes(&functions, nodes, group);
         let ends = if self.activities.is_counted { ends } else { Vec::new() };
-        for (node, activity, counts) in ends {
-            self.activities.add_counts(places[node as usize], activity, self.placed(counts));
+        for (node, sampled_in, counts) in ends {
+            self.activities.add_counts(places[node as usize], sampled_in, self.placed(counts));
         }
         if self.nodes.len() > self.max_nodes {
             self.prune(self.max_nodes / 2);

@@ -51,6 +51,12 @@ test("an expanded package leaves nothing out", () => {
   assert.deepEqual([jvmprof.isMerged(edits), jvmprof.isExpanded([])], [null, null]);
 });
 
+test("an expanded package has an effect in the application's view alone", () => {
+  const [expand, hide] = ["expand:java.util.*", "hide:acme.*"].map(jvmprof.parseEdit);
+  assert.deepEqual(Object.keys(jvmprof.FRAMES).map((frames) => jvmprof.hasEffect(expand, frames)), [false, false, true]);
+  assert.equal(jvmprof.hasEffect(hide, "all"), true);
+});
+
 test("rows attribute what is native to the nearest Java caller", () => {
   const data = treeOf([["acme.Shop.serve;native:memcpy", 4], ["acme.Shop.serve", 1], ["native:gc", 2]]);
   const { root } = jvmprof.buildTree(data, jvmprof.functions(data));

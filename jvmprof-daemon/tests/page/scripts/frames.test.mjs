@@ -121,6 +121,16 @@ test("callers and callees are those of every call", () => {
   assert.equal(jvmprof.sandwich(root, "nobody"), null);
 });
 
+test("a text is copied, and said where the browser lets no page copy", async () => {
+  const copied = [];
+  const clipboard = { writeText: async (text) => copied.push(text) };
+  Object.defineProperty(globalThis, "navigator", { value: { clipboard }, configurable: true });
+  assert.equal(await jvmprof.copyText("acme.Shop.serve"), "Copied.");
+  assert.deepEqual(copied, ["acme.Shop.serve"]);
+  clipboard.writeText = async () => Promise.reject(new Error("denied"));
+  assert.match(await jvmprof.copyText("acme.Shop.serve"), /doesn't let this page copy: acme\.Shop\.serve$/);
+});
+
 test("a copied stack begins with the innermost frame, among callers, too", () => {
   const root = build([["main;a;f;x", 1]]);
   const { callers, callees } = jvmprof.sandwich(root, "f");

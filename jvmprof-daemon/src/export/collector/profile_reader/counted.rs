@@ -279,6 +279,7 @@ impl Shared<'_, '_> {
     ) -> Result<(), String> {
         let series = PprofSeries {
             group,
+            by_thread_kind: self.counting.is_by_thread_kind(),
             labels: self.plan.labels.get(&*reference.fingerprint).copied(),
             sample_type: self.counting.query.sample_type.as_deref(),
         };

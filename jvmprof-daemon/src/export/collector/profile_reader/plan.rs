@@ -110,10 +110,15 @@ impl<'a> Plan<'a> {
 }
 
 impl<'a> Counting<'a> {
+    /// Returns true if stacks of one profile are in several groups.
+    pub(super) fn is_by_thread_kind(&self) -> bool {
+        self.group == Some(&Group::ThreadKind)
+    }
+
     /// Lists the files of a selection that are read if all stacks of its sums are.
     pub(super) fn plan(&self, selected: &'a SelectedProfiles) -> Plan<'a> {
         let SelectedProfiles { series, profiles, .. } = selected;
-        let groups = self.group.map(|by| by.names(series));
+        let groups = self.group.and_then(Group::of_series).map(|by| by.names(series));
         let mut of_series: HashMap<&str, Vec<&ProfileRef>, FastHasher> = HashMap::default();
         for profile in profiles {
             of_series.entry(&profile.fingerprint).or_default().push(profile);
@@ -121,9 +126,12 @@ impl<'a> Counting<'a> {
         let group = |fingerprint: &str| groups.as_ref().and_then(|groups| groups.get(fingerprint));
         let of_series = of_series.into_iter();
         let sorted: BTreeMap<_, _> = of_series.map(|(of, profiles)| ((group(of), of), profiles)).collect();
-        // What a filter of stacks leaves of each profile is known only from the profile.
+        // What a filter of stacks leaves of each profile, and whose threads' they are, is known
+        // only from the profile.
         let sample_type = self.query.sample_type.as_deref();
-        let has_sums = self.query.under.is_empty() && sample_type.is_none_or(|name| name == "samples");
+        let has_sums = self.query.under.is_empty()
+            && sample_type.is_none_or(|name| name == "samples")
+            && !self.is_by_thread_kind();
         let wanted = &self.query.under_groups;
         let is_wanted = |group: Option<&String>| {
             has_sums || wanted.is_empty() || group.is_none_or(|group| wanted.contains(group))

@@ -40,8 +40,10 @@ fn tree(batch: &Batch, nodes: usize, ends: usize) -> Value {
 #[test]
 fn a_node_says_what_the_samples_that_end_in_it_were_taken_in() {
     let nodes = &tree(&a_jvms(), PAGE_NODES, 5)["nodes"];
-    // One activity stands for all; two have their samples.
-    assert_eq!(nodes["activity"], json!([[], [0], [5], [1, 3, 6, 4], [1]]));
+    // One number stands for all; two have their samples.
+    let [java, gc, native] = [1, 3, 6].map(|kind| kind << 4);
+    let expected = json!([[], [java], [java + 5], [gc + 1, 3, native + 6, 4], [gc + 1]]);
+    assert_eq!(nodes["activity"], expected);
     assert_eq!(nodes["base_activity"], Value::Null);
 }
 

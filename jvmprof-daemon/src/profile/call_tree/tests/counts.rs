@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::profile::call_tree::stored_counts::InvalidTreeCounts;
+use crate::profile::jvm_activity::{JvmActivity, ThreadKind};
 
 /// A small generator of numbers, the same in every run.
 struct Numbers(u64);
@@ -29,7 +30,9 @@ fn add_stacks(builder: &mut TreeBuilder, stacks: u64, numbers: &mut Numbers) {
             path.push(CallStep { function, line: numbers.below(4) as u32, mode });
         }
         let activity = [JvmActivity::Application, JvmActivity::Gc][numbers.below(2) as usize];
-        builder.add_in(&path, 1 + numbers.below(7), Some(activity));
+        let count = 1 + numbers.below(7);
+        let thread = [ThreadKind::Java, ThreadKind::Virtual][count as usize % 2];
+        builder.add_in(&path, count, Some(SampledIn { activity, thread }));
     }
 }
 
