@@ -14,12 +14,16 @@ use crate::delivered::{batch, check_account, first_type, is_empty, options, unti
 use crate::server::{Server, free_address};
 use crate::support::scratch;
 
+pub(crate) const PROTOCOLS: [OtlpProtocol; 2] = [OtlpProtocol::Grpc, OtlpProtocol::Http];
+
 /// Starts a collector at an address for one protocol, which writes to a file in a folder.
-fn start(dir: &Path, protocol: OtlpProtocol, address: &str) -> Server {
+/// `settings`: more of the protocol's, `name: value`.
+pub(crate) fn start(dir: &Path, protocol: OtlpProtocol, address: &str, settings: &[&str]) -> Server {
     let protocol = if protocol == OtlpProtocol::Grpc { "grpc" } else { "http" };
+    let settings: String = settings.iter().map(|setting| format!(", {setting}")).collect();
     let (config, lines) = (dir.join("collector.yaml"), dir.join("lines"));
     let text = format!(
-        "receivers: {{otlp: {{protocols: {{{protocol}: {{endpoint: \"{address}\"}}}}}}}}\n\
+        "receivers: {{otlp: {{protocols: {{{protocol}: {{endpoint: \"{address}\"{settings}}}}}}}}}\n\
          exporters: {{lines: {{path: \"{}\"}}}}\n\
          service:\n  telemetry: {{metrics: {{level: none}}}}\n  pipelines:\n    \
          profiles: {{receivers: [otlp], exporters: [lines]}}\n",
@@ -32,7 +36,7 @@ fn start(dir: &Path, protocol: OtlpProtocol, address: &str) -> Server {
 }
 
 /// What the collector has written, in events.
-fn written(dir: &Path) -> SamplesByEvent {
+pub(crate) fn written(dir: &Path) -> SamplesByEvent {
     let text = fs::read_to_string(dir.join("lines")).unwrap();
     let each = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
     let mut sums = SamplesByEvent::NONE;
@@ -60,15 +64,18 @@ fn written(dir: &Path) -> SamplesByEvent {
     sums
 }
 
+pub(crate) fn client(http: HttpOptions, protocol: OtlpProtocol) -> OtlpClient {
+    OtlpClient::new(OtlpOptions { http, protocol, headers: Vec::new(), compress: true }).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_real_opentelemetry_collector_wrote_is_what_the_ledger_says() {
-    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+    for protocol in PROTOCOLS {
         let (dir, spool, address) = (scratch(), scratch(), free_address());
-        let http = HttpOptions::new(format!("http://{address}"));
-        let client = OtlpClient::new(OtlpOptions { http, protocol, headers: Vec::new(), compress: true });
+        let client = client(HttpOptions::new(format!("http://{address}")), protocol);
         let mut delivery = Delivery::default();
-        delivery.add_remote(client.unwrap(), options(spool.path())).unwrap();
-        let mut collector = start(dir.path(), protocol, &address);
+        delivery.add_remote(client, options(spool.path())).unwrap();
+        let mut collector = start(dir.path(), protocol, &address, &[]);
         for round in 0..12 {
             for event in EventType::ALL {
                 delivery.enqueue(batch(event, round));
@@ -77,7 +84,7 @@ async fn what_a_real_opentelemetry_collector_wrote_is_what_the_ledger_says() {
                 // Among them some that may be under way.
                 drop(collector);
                 until_spooled(&delivery).await;
-                collector = start(dir.path(), protocol, &address);
+                collector = start(dir.path(), protocol, &address, &[]);
             }
             until(&delivery, is_empty).await;
         }
