@@ -21,6 +21,10 @@ pub(crate) const PERIOD: u64 = 1_000_000;
 /// The labels of a series, and its samples.
 pub(crate) type NewSeries<'a> = (&'a [(&'a str, &'a str)], Vec<Sample>);
 
+pub(crate) fn series<'a>(labels: &'a [(&'a str, &'a str)], samples: Vec<Sample>) -> NewSeries<'a> {
+    (labels, samples)
+}
+
 /// A batch that was taken now.
 pub(crate) fn batch_of(event: EventType, series: Vec<NewSeries<'_>>) -> Batch {
     let label = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
@@ -42,11 +46,11 @@ pub(crate) fn sample(function: &str, events: u64, value: u64) -> Sample {
 pub(crate) fn batch(event: EventType, round: u64) -> Batch {
     let pids: Vec<String> = (1..=10).map(|pid: u64| pid.to_string()).collect();
     let labels: Vec<_> = pids.iter().map(|pid| [("pid", pid.as_str()), ("comm", "a")]).collect();
-    let series = labels.iter().zip(1..).map(|(labels, pid)| {
+    let all = labels.iter().zip(1..).map(|(labels, pid)| {
         let events = (pid + round) * 7;
-        (&labels[..], vec![sample("main", events, 2 * events)])
+        series(labels, vec![sample("main", events, 2 * events)])
     });
-    batch_of(event, series.collect())
+    batch_of(event, all.collect())
 }
 
 /// The span of a request, in [`labelled`].
@@ -66,8 +70,8 @@ pub(crate) fn labelled(event: EventType) -> Batch {
         of_thread(&[("thread_name", "worker-2")], sample("main", 5, 90)),
     ];
     let cart = vec![sample("main", 3, 40)];
-    let shop: NewSeries<'_> = (&[("service_name", "shop"), ("comm", "java"), ("region", "north")], shop);
-    let cart: NewSeries<'_> = (&[("comm", "cart"), ("region", "south")], cart);
+    let shop = series(&[("service_name", "shop"), ("comm", "java"), ("region", "north")], shop);
+    let cart = series(&[("comm", "cart"), ("region", "south")], cart);
     batch_of(event, vec![shop, cart])
 }
 

@@ -1,5 +1,7 @@
 //! A real Pyroscope: killed, back again without what it had, and its answers beside the account.
 
+mod limits;
+
 use std::path::Path;
 
 use jvmprof_daemon::event_type::{EventType, SampleType};

@@ -110,9 +110,10 @@ enum Transport {
 /// # Errors
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
-    let of_series = split_to_limits::requests(batch, Pushed::new(batch), LIMITS, |labels| {
+    let of_series = split_to_limits::requests(batch, Pushed::new(batch), LIMITS, |series| {
         let name = (NAME_LABEL.to_owned(), batch.event.descriptor().series.to_owned());
-        let others = labels.iter().filter(|(name, value)| *name != NAME_LABEL && !value.is_empty());
+        let others = series.labels.iter();
+        let others = others.filter(|(name, value)| *name != NAME_LABEL && !value.is_empty());
         std::iter::once(name).chain(others.map(|(name, value)| (name.clone(), value.clone()))).collect()
     })?;
     let (mut requests, mut bytes): (Vec<PushRequest>, usize) = (Vec::new(), 0);
