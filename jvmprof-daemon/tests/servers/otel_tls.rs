@@ -1,5 +1,5 @@
-//! A real OpenTelemetry collector over TLS: who knows its authority and shows a certificate delivers,
-//! and whom one side refuses loses nothing and is told why.
+//! A real OpenTelemetry collector over TLS: who knows its authority and shows a certificate
+//! delivers, and whom one side refuses loses nothing and is told why.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -66,8 +66,8 @@ impl PushOutcome {
         }
     }
 
-    /// The outcome of an empty request. Where it broke off, and a server that is reached without TLS,
-    /// directly, speaks TLS only, it says so.
+    /// The outcome of an empty request. Where it broke off, and a server that is reached without
+    /// TLS, directly, speaks TLS only, it says so.
     pub(in crate::export) async fn unless_server_speaks_tls(self, plain_url: Option<&Url>) -> Self {
         let is_broken = matches!(self, Self::PossiblyLost { .. } | Self::NotStored { .. });
         match plain_url {

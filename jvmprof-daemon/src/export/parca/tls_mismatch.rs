@@ -94,7 +94,7 @@ async fn greet(url: &Url) -> io::Result<u8> {
     stream.read_u8().await
 }
 
-/// Returns the mismatch that a page says, with which a server of TLS answers a request in plaintext.
+/// Returns the mismatch that a page says, with which a server of TLS answers plaintext.
 pub(in crate::export) fn of_page(page: &str) -> Option<TlsMismatch> {
     const TEXTS: &[&str] = &[
         // Go `net/http/server.go`

@@ -49,8 +49,8 @@ pub fn requests(batch: &Batch) -> io::Result<EncodedBatch> {
 }
 
 /// The most labels that a sample of a series adds to the series's own. Pyroscope makes a series of
-/// each set of them, and counts them for its limit (`pkg/model/pprofsplit`), but for spans, and from
-/// version 2 on for traces.
+/// each set of them, and counts them for its limit (`pkg/model/pprofsplit`), but for spans, and
+/// from version 2 on for traces.
 fn most_sample_labels(series: &Series) -> usize {
     let added = |sample: &Sample| {
         let names = sample.labels.iter().map(|label| &*label.name);
@@ -59,8 +59,8 @@ fn most_sample_labels(series: &Series) -> usize {
     series.samples.iter().map(added).max().unwrap_or_default()
 }
 
-/// The labels of a series: its event, its service, and as many others as there is room for, by name;
-/// values are cut. With the number of those that were left out or cut.
+/// The labels of a series: its event, its service, and as many others as there is room for, by
+/// name; values are cut. With the number of those that were left out or cut.
 fn labels(event: EventType, of: &ModelLabels, room: usize) -> (Vec<(String, String)>, u64) {
     let own = [
         (NAME_LABEL, event.descriptor().series),

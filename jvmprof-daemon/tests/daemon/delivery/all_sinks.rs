@@ -1,5 +1,5 @@
-//! A daemon with all three kinds of sinks, each a collector of its own, one of which comes late: each
-//! account adds up to the same samples, whatever becomes of the others.
+//! A daemon with all three kinds of sinks, each a collector of its own, one of which comes late:
+//! each account adds up to the same samples, whatever becomes of the others.
 
 use std::cell::RefCell;
 use std::path::Path;
