@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
@@ -30,7 +30,7 @@ use tonic::Code;
 use url::Url;
 
 use crate::export::parca::push_outcome::was_never_processed;
-use crate::export::parca::{ParcaConfigError, ParcaOptions, PushOutcome, SettingsFile, proxy};
+use crate::export::parca::{ParcaConfigError, ParcaOptions, PushOutcome, SettingsFile, proxy, tls_mismatch};
 
 /// The part of an answer's body that is read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
@@ -108,13 +108,15 @@ pub enum HttpConfigError {
 pub(in crate::export) struct HttpClient {
     options: HttpOptions,
     connector: Connector,
+    /// Of a server that is reached without TLS and without a proxy.
+    plain_url: Option<Url>,
 }
 
 /// What a backend, or a proxy before it, has answered.
 #[derive(Debug)]
 pub(in crate::export) struct HttpAnswer {
     pub(in crate::export) status: StatusCode,
-    /// The body; nothing of one that broke off or is longer than 64 KiB.
+    /// The body, at most 64 KiB: of one that broke off or is longer its begin.
     pub(in crate::export) body: Bytes,
     /// Whether that is all of it.
     pub(in crate::export) is_whole: bool,
@@ -126,8 +128,9 @@ impl HttpClient {
     /// Checks the options; doesn't connect yet. Must be called inside of a tokio runtime.
     pub(in crate::export) fn new(options: HttpOptions) -> Result<Self, HttpConfigError> {
         let connector = Connector::new(&options)?;
+        let plain_url = ParcaOptions::new(&options.address).plain_url()?;
         authorization(&options)?;
-        Ok(Self { options, connector })
+        Ok(Self { options, connector, plain_url })
     }
 
     pub(in crate::export) fn options(&self) -> &HttpOptions {
@@ -150,7 +153,7 @@ impl HttpClient {
             PushOutcome::possibly_lost(Code::DeadlineExceeded, format!("no answer after {timeout:?}"))
         })?;
         let response = response.map_err(|error| {
-            let message = causes(&error);
+            let message = describe(&error);
             if error.is_connect() || was_never_processed(&error) {
                 PushOutcome::not_stored(message)
             } else {
@@ -159,10 +162,19 @@ impl HttpClient {
         })?;
         let (status, retry_after) = (response.status(), retry_after(response.headers()));
         // The status is an answer, also if the body doesn't arrive.
-        let body = timeout_at(until, Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect()).await;
-        let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes);
-        let is_whole = body.is_some();
-        Ok(HttpAnswer { status, body: body.unwrap_or_default(), is_whole, retry_after })
+        let (body, is_whole) = read(response.into_body(), until).await;
+        Ok(HttpAnswer { status, body, is_whole, retry_after })
+    }
+
+    /// The outcome of a request without profiles, which says so if the server speaks TLS only.
+    pub(in crate::export) async fn of_probe(&self, outcome: PushOutcome) -> PushOutcome {
+        match outcome {
+            PushOutcome::PossiblyLost { .. } => {
+                outcome.unless_server_speaks_tls(self.plain_url.as_ref()).await
+            }
+            // It was answered by HTTP, or nobody is there.
+            _ => outcome,
+        }
     }
 
     fn request(
@@ -208,8 +220,30 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     text.parse().map(Duration::from_secs).ok().or_else(of_date)
 }
 
-/// An error with its causes.
-fn causes(error: &(dyn Error + 'static)) -> String {
+/// Reads a body, as much as arrives of it until then and is kept. Returns true if that is all.
+async fn read(mut body: Incoming, until: Instant) -> (Bytes, bool) {
+    let mut bytes = BytesMut::new();
+    loop {
+        // A server that refuses what it hasn't read may reset the connection behind its answer.
+        let frame = match timeout_at(until, body.frame()).await {
+            Ok(None) => return (bytes.freeze(), true),
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(_))) | Err(_) => return (bytes.freeze(), false),
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        let room = MAX_ANSWER_BYTES - bytes.len();
+        bytes.extend_from_slice(&data[..data.len().min(room)]);
+        if data.len() > room {
+            return (bytes.freeze(), false);
+        }
+    }
+}
+
+/// What an error means if it is clear, else the error with its causes.
+fn describe(error: &(dyn Error + 'static)) -> String {
+    if let Some(mismatch) = tls_mismatch::of_cause(error) {
+        return mismatch.to_string();
+    }
     anyhow::Chain::new(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
@@ -363,10 +397,11 @@ mod tests {
             let cut =
                 answer([head("503 Service Unavailable", 100), b"begin".to_vec()].concat(), closes).await;
             assert_eq!((cut.status, cut.is_whole), (StatusCode::SERVICE_UNAVAILABLE, false));
-            assert_eq!((cut.body.len(), cut.retry_after), (0, Some(Duration::from_secs(7))));
+            assert_eq!((&*cut.body, cut.retry_after), (&b"begin"[..], Some(Duration::from_secs(7))));
         }
         let long = MAX_ANSWER_BYTES + 1;
         let long = answer([head("200 OK", long), vec![b'x'; long]].concat(), true).await;
         assert_eq!((long.status, long.is_whole), (StatusCode::OK, false));
+        assert_eq!(long.body.len(), MAX_ANSWER_BYTES);
     }
 }

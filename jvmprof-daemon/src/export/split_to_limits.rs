@@ -61,14 +61,14 @@ pub(super) fn requests<'a>(
     batch: &'a Batch,
     mut profiles: Pushed<'a>,
     limits: ProfileLimits,
-    labels: impl Fn(&ModelLabels) -> Vec<(String, String)>,
+    labels: impl Fn(&Series) -> Vec<(String, String)>,
 ) -> io::Result<Vec<SeriesRequest>> {
     let (created, mut compressor) = (batch.start + batch.duration, GzipCompressor::default());
     // Series may have become the same one, where labels were left out.
     let mut profiles_of: HashMap<Vec<(String, String)>, i64> = HashMap::new();
     let mut requests = Vec::new();
     for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
-        let labels = labels(&series.labels);
+        let labels = labels(series);
         let mut parts = Vec::new();
         let whole = profiles.of(series);
         if limits.allow(&whole) {

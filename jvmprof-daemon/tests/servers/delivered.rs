@@ -8,7 +8,9 @@ use jvmprof_daemon::event_type::{EventType, SampleType, SamplesByEvent};
 use jvmprof_daemon::export::delivery::{
     Backend, Delivery, DeliveryCounts, DeliveryOptions, SpoolPlan, read_ledger,
 };
-use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Series};
+use jvmprof_daemon::profile::model::{
+    Batch, Frame, FrameKind, LabelSet, Line, Sample, SampleLabel, SampleLabels, Series,
+};
 
 use crate::server::{PATIENCE, Server, free_address};
 use crate::support::scratch;
@@ -16,27 +18,83 @@ use crate::support::scratch;
 /// Nanoseconds between two samples of [`batch`].
 pub(crate) const PERIOD: u64 = 1_000_000;
 
+/// The labels of a series, and its samples.
+pub(crate) type NewSeries<'a> = (&'a [(&'a str, &'a str)], Vec<Sample>);
+
+pub(crate) fn series<'a>(labels: &'a [(&'a str, &'a str)], samples: Vec<Sample>) -> NewSeries<'a> {
+    (labels, samples)
+}
+
+/// A batch that was taken now.
+pub(crate) fn batch_of(event: EventType, series: Vec<NewSeries<'_>>) -> Batch {
+    let label = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+    let series = series
+        .into_iter()
+        .map(|(labels, samples)| Series { labels: labels.iter().map(label).collect::<LabelSet>(), samples });
+    let (start, duration) = (SystemTime::now(), Duration::from_secs(1));
+    Batch { event, start, duration, period: PERIOD, series: series.collect() }
+}
+
+/// So many events in a function.
+pub(crate) fn sample(function: &str, events: u64, value: u64) -> Sample {
+    let lines = vec![Line::named(function)];
+    let frame = Frame { kind: FrameKind::Native, address: None, mapping: None, lines };
+    Sample::of_events([Arc::new(frame)].into(), events, value)
+}
+
 /// Ten series; of each `(pid + round) * 7` events, whose value is twice as much.
 pub(crate) fn batch(event: EventType, round: u64) -> Batch {
-    let series = |pid: u64| {
-        let lines = vec![Line::named("main")];
-        let frame = Frame { kind: FrameKind::Native, address: None, mapping: None, lines };
+    let pids: Vec<String> = (1..=10).map(|pid: u64| pid.to_string()).collect();
+    let labels: Vec<_> = pids.iter().map(|pid| [("pid", pid.as_str()), ("comm", "a")]).collect();
+    let all = labels.iter().zip(1..).map(|(labels, pid)| {
         let events = (pid + round) * 7;
-        Series {
-            labels: LabelSet::from([
-                ("pid".to_owned(), pid.to_string()),
-                ("comm".to_owned(), "a".to_owned()),
-            ]),
-            samples: vec![Sample::of_events([Arc::new(frame)].into(), events, 2 * events)],
-        }
+        series(labels, vec![sample("main", events, 2 * events)])
+    });
+    batch_of(event, all.collect())
+}
+
+/// The span of a request, in [`labelled`].
+pub(crate) const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
+pub(crate) const SPAN_ID: &str = "b7ad6b7169203331";
+
+/// Two services; of the first two threads, one of which works on a request.
+pub(crate) fn labelled(event: EventType) -> Batch {
+    let of_thread = |labels: &[(&str, &str)], sample: Sample| {
+        let label = |&(name, value): &(&str, &str)| SampleLabel { name: name.into(), value: value.into() };
+        let labels: Vec<SampleLabel> = labels.iter().map(label).collect();
+        Sample { labels: SampleLabels::new(labels), ..sample }
     };
-    Batch {
-        event,
-        start: SystemTime::now(),
-        duration: Duration::from_secs(1),
-        period: PERIOD,
-        series: (1..=10).map(series).collect(),
+    let request = [("thread_name", "worker-1"), ("trace_id", TRACE_ID), ("span_id", SPAN_ID)];
+    let shop = vec![
+        of_thread(&request, sample("main", 7, 700)),
+        of_thread(&[("thread_name", "worker-2")], sample("main", 5, 90)),
+    ];
+    let cart = vec![sample("main", 3, 40)];
+    let shop = series(&[("service_name", "shop"), ("comm", "java"), ("region", "north")], shop);
+    let cart = series(&[("comm", "cart"), ("region", "south")], cart);
+    batch_of(event, vec![shop, cart])
+}
+
+/// Labels of [`labelled`], and the events and values of the samples that have them.
+pub(crate) const LABELLED: [(&str, &str, [u64; 2]); 6] = [
+    ("service_name", "shop", [12, 790]),
+    ("region", "north", [12, 790]),
+    ("region", "south", [3, 40]),
+    ("comm", "cart", [3, 40]),
+    ("thread_name", "worker-1", [7, 700]),
+    ("thread_name", "worker-2", [5, 90]),
+];
+
+/// Delivers [`labelled`] of each event.
+pub(crate) async fn deliver_labelled(backend: impl Into<Backend>) {
+    let mut delivery = Delivery::default();
+    delivery.add_remote(backend, DeliveryOptions::default()).unwrap();
+    for event in EventType::ALL {
+        delivery.enqueue(labelled(event));
     }
+    until(&delivery, is_empty).await;
+    let counts = delivery.finish(Duration::from_secs(10)).await[0].1;
+    assert_eq!(counts.delivered, counts.handed_over, "{counts:?}");
 }
 
 /// The first sample type that is pushed of an event, whose values are its events here.

@@ -4,6 +4,8 @@
 
 mod delivered;
 mod otel_collector;
+mod otel_limits;
+mod otel_tls;
 mod parca;
 mod pyroscope;
 mod server;

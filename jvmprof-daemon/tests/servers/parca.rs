@@ -5,12 +5,13 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339;
-use jvmprof_daemon::event_type::EventType;
+use jvmprof_daemon::event_type::{EventType, SampleType};
 use jvmprof_daemon::export::parca::{ParcaClient, ParcaOptions};
 use serde_json::Value;
 
-use crate::delivered::{PERIOD, deliver_to_lives, first_type};
-use crate::server::{Server, get};
+use crate::delivered::{LABELLED, PERIOD, deliver_labelled, deliver_to_lives, first_type};
+use crate::server::{Server, free_address, get};
+use crate::support::scratch;
 
 /// Starts a Parca that keeps profiles in memory.
 fn start(dir: &Path, address: &str) -> Server {
@@ -30,10 +31,15 @@ fn start(dir: &Path, address: &str) -> Server {
 
 /// Asks for the sum of an event's first sample type over all series.
 fn sum(address: &str, event: EventType) -> u64 {
-    let (kind, descriptor) = (first_type(event), event.descriptor());
+    sum_of(address, event, first_type(event), "")
+}
+
+/// Asks for the sum of a sample type over the samples that a selector of labels chooses.
+fn sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
+    let descriptor = event.descriptor();
     let period = descriptor.period_type;
     let names = [descriptor.series, kind.name, kind.unit, period.name, period.unit];
-    let query = format!("{}:delta{{}}", names.join(":"));
+    let query = format!("{}:delta{{{selector}}}", names.join(":"));
     let hour = Duration::from_secs(3600);
     let [from, to] = [SystemTime::now() - hour, SystemTime::now() + hour];
     let [from, to] = [from, to].map(|time| format_rfc3339(time).to_string());
@@ -47,8 +53,27 @@ fn sum(address: &str, event: EventType) -> u64 {
     values.sum::<u64>() / unit
 }
 
+fn connect(address: &str) -> ParcaClient {
+    ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_real_parca_answers_is_what_the_ledger_says() {
-    let connect = |address: &str| ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap();
     deliver_to_lives(start, connect, sum).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_parca_finds_samples_by_labels_of_series_and_of_threads_in_each_of_their_types() {
+    let (dir, address) = (scratch(), free_address());
+    let _parca = start(dir.path(), &address);
+    deliver_labelled(connect(&address)).await;
+    for event in EventType::ALL {
+        for (name, value, sums) in LABELLED {
+            let selector = format!("{name}=\"{value}\"");
+            for (kind, expected) in event.descriptor().pushed_types.iter().zip(sums) {
+                let sum = tokio::task::block_in_place(|| sum_of(&address, event, *kind, &selector));
+                assert_eq!(sum, expected, "{event:?} {kind:?} {selector}");
+            }
+        }
+    }
 }

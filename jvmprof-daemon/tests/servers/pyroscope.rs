@@ -1,13 +1,16 @@
 //! A real Pyroscope: killed, back again without what it had, and its answers beside the account.
 
+mod limits;
+
 use std::path::Path;
 
-use jvmprof_daemon::event_type::EventType;
+use jvmprof_daemon::event_type::{EventType, SampleType};
 use jvmprof_daemon::export::http_client::HttpOptions;
 use jvmprof_daemon::export::pyroscope::{PyroscopeClient, PyroscopeOptions};
 
-use crate::delivered::{deliver_to_lives, first_type};
-use crate::server::{PATIENCE, Server, free_address, get};
+use crate::delivered::{LABELLED, deliver_labelled, deliver_to_lives, first_type};
+use crate::server::{PATIENCE, Server, free_address, get, post};
+use crate::support::scratch;
 
 /// Parts of it that find one another by a store of addresses: each is this process alone.
 const RINGS: [&str; 6] =
@@ -25,6 +28,11 @@ const ADDRESSES: [&str; 7] = [
 
 /// Starts a Pyroscope that stores in a folder, and waits until it is ready.
 fn start(dir: &Path, address: &str) -> Server {
+    start_with(dir, address, &[])
+}
+
+/// As [`start`], with more options.
+fn start_with(dir: &Path, address: &str, options: &[&str]) -> Server {
     let dir_name = dir.display();
     let (host, port) = address.split_once(':').unwrap();
     let [grpc, members] = [free_address(), free_address()];
@@ -46,6 +54,7 @@ fn start(dir: &Path, address: &str) -> Server {
     ];
     args.extend(RINGS.map(|part| format!("-{part}ring.store=inmemory")));
     args.extend(ADDRESSES.map(|option| format!("-{option}={host}")));
+    args.extend(options.iter().map(|option| (*option).to_owned()));
     let server = Server::start("JVMPROF_TEST_PYROSCOPE", &args, dir, address);
     let started = std::time::Instant::now();
     while ureq::get(format!("http://{address}/ready")).call().is_err() {
@@ -57,20 +66,54 @@ fn start(dir: &Path, address: &str) -> Server {
 
 /// Asks for the sum of an event's first sample type over all series.
 fn sum(address: &str, event: EventType) -> u64 {
-    let (kind, descriptor) = (first_type(event), event.descriptor());
+    sum_of(address, event, first_type(event), "")
+}
+
+/// Asks for the sum of a sample type over the samples that a selector of labels chooses.
+fn sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
+    let descriptor = event.descriptor();
     let period = descriptor.period_type;
     let names = [descriptor.series, kind.name, kind.unit, period.name, period.unit];
-    let query = format!("{}{{}}", names.join(":"));
+    let query = format!("{}{{{selector}}}", names.join(":"));
     let parameters = [("query", &*query), ("from", "now-1h"), ("until", "now"), ("format", "json")];
     let answer = get(&format!("http://{address}/pyroscope/render"), &parameters);
     answer["flamebearer"]["numTicks"].as_u64().unwrap()
 }
 
+fn connect(address: &str) -> PyroscopeClient {
+    let http = HttpOptions::new(format!("http://{address}"));
+    PyroscopeClient::new(PyroscopeOptions::new(http)).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_real_pyroscope_answers_is_what_the_ledger_says() {
-    let connect = |address: &str| {
-        let http = HttpOptions::new(format!("http://{address}"));
-        PyroscopeClient::new(PyroscopeOptions::new(http)).unwrap()
-    };
     deliver_to_lives(start, connect, sum).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_pyroscope_finds_samples_by_labels_of_series_and_of_threads_in_both_of_their_types() {
+    let (dir, address) = (scratch(), free_address());
+    let _pyroscope = start(dir.path(), &address);
+    deliver_labelled(connect(&address)).await;
+    // The name of a service that nobody has given is one all the same.
+    let mut all = LABELLED.to_vec();
+    all.push(("service_name", "cart", [3, 40]));
+    for event in EventType::ALL {
+        for (name, value, sums) in &all {
+            let selector = format!("{name}=\"{value}\"");
+            for (kind, expected) in event.descriptor().sample_types.iter().zip(*sums) {
+                let sum = tokio::task::block_in_place(|| sum_of(&address, event, *kind, &selector));
+                assert_eq!(sum, expected, "{event:?} {kind:?} {selector}");
+            }
+        }
+    }
+    let values = |name: &str| {
+        let question = serde_json::json!({ "name": name });
+        let url = format!("http://{address}/querier.v1.QuerierService/LabelValues");
+        let answer = tokio::task::block_in_place(|| post(&url, &question));
+        answer["names"].as_array().cloned().unwrap_or_default()
+    };
+    assert_eq!(values("service_name"), ["cart", "shop"]);
+    assert_eq!(values("region"), ["north", "south"]);
+    assert_eq!(values("thread_name"), ["worker-1", "worker-2"]);
 }

@@ -58,3 +58,11 @@ pub(crate) fn get(url: &str, parameters: &[(&str, &str)]) -> Value {
     let mut answer = request.call().unwrap_or_else(|error| panic!("{url} {parameters:?}: {error}"));
     serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap()
 }
+
+/// The same of a question that is JSON itself.
+pub(crate) fn post(url: &str, question: &Value) -> Value {
+    let request = ureq::post(url).header("content-type", "application/json");
+    let answer = request.send(question.to_string());
+    let mut answer = answer.unwrap_or_else(|error| panic!("{url} {question}: {error}"));
+    serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap()
+}

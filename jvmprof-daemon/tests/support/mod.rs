@@ -2,6 +2,7 @@
 //! the test by name.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod keys;
 pub(crate) mod left;
 #[path = "thread_context/mod.rs"]
 pub(crate) mod thread_context;

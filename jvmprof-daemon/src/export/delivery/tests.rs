@@ -5,6 +5,7 @@ mod fleet;
 mod limits;
 mod otlp;
 mod pyroscope;
+mod sinks;
 
 use std::path::Path;
 

@@ -28,6 +28,7 @@ use tonic::Code;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
+use url::Url;
 
 use super::http_client::{Credentials, HttpClient, HttpConfigError, HttpOptions, header};
 use super::parca::{ParcaConfigError, ParcaOptions, PushOutcome, PushRequest, Token, grpc};
@@ -100,7 +101,7 @@ pub struct OtlpClient {
 
 #[derive(Clone, Debug)]
 enum Transport {
-    Grpc { channel: Channel, options: Arc<ParcaOptions>, headers: MetadataMap },
+    Grpc { channel: Channel, options: Arc<ParcaOptions>, headers: MetadataMap, plain_url: Option<Url> },
     Http { client: Arc<HttpClient>, url: Arc<str>, headers: HeaderMap },
 }
 
@@ -109,9 +110,10 @@ enum Transport {
 /// # Errors
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
-    let of_series = split_to_limits::requests(batch, Pushed::new(batch), LIMITS, |labels| {
+    let of_series = split_to_limits::requests(batch, Pushed::new(batch), LIMITS, |series| {
         let name = (NAME_LABEL.to_owned(), batch.event.descriptor().series.to_owned());
-        let others = labels.iter().filter(|(name, value)| *name != NAME_LABEL && !value.is_empty());
+        let others = series.labels.iter();
+        let others = others.filter(|(name, value)| *name != NAME_LABEL && !value.is_empty());
         std::iter::once(name).chain(others.map(|(name, value)| (name.clone(), value.clone()))).collect()
     })?;
     let (mut requests, mut bytes): (Vec<PushRequest>, usize) = (Vec::new(), 0);
@@ -161,13 +163,17 @@ impl OtlpClient {
 
     /// Sends a request without profiles.
     pub async fn probe(&self) -> PushOutcome {
-        self.attempt(ExportProfilesServiceRequest::default(), 0).await
+        let outcome = self.attempt(ExportProfilesServiceRequest::default(), 0).await;
+        match &self.transport {
+            Transport::Grpc { plain_url, .. } => outcome.unless_server_speaks_tls(plain_url.as_ref()).await,
+            Transport::Http { client, .. } => client.of_probe(outcome).await,
+        }
     }
 
     /// Sends a message of so many series, once.
     async fn attempt(&self, message: ExportProfilesServiceRequest, series: usize) -> PushOutcome {
         match &self.transport {
-            Transport::Grpc { channel, options, headers } => {
+            Transport::Grpc { channel, options, headers, .. } => {
                 self.attempt_by_grpc(channel, options, headers, message, series).await
             }
             Transport::Http { client, url, headers } => {
@@ -240,7 +246,8 @@ impl Transport {
             ..ParcaOptions::new(&http.address)
         };
         let (channel, headers) = grpc::connection(&grpc)?;
-        Ok(Self::Grpc { channel, options: Arc::new(grpc), headers })
+        let plain_url = grpc.plain_url()?;
+        Ok(Self::Grpc { channel, options: Arc::new(grpc), headers, plain_url })
     }
 
     fn http(options: &OtlpOptions) -> Result<Self, OtlpConfigError> {

@@ -96,6 +96,16 @@ impl ParcaOptions {
     pub fn backend(&self) -> Result<String, ParcaConfigError> {
         url(self).map(String::from)
     }
+
+    /// The URL of a server that is reached without TLS, directly.
+    ///
+    /// # Errors
+    /// [`ParcaConfigError::Address`] or [`ParcaConfigError::Proxy`].
+    pub(in crate::export) fn plain_url(&self) -> Result<Option<Url>, ParcaConfigError> {
+        let url = url(self)?;
+        let is_direct = url.scheme() == "http" && proxy::for_url(&url)?.is_none();
+        Ok(is_direct.then_some(url))
+    }
 }
 
 fn read(what: SettingsFile, path: &PathBuf) -> Result<Vec<u8>, ParcaConfigError> {
@@ -130,13 +140,6 @@ fn url(options: &ParcaOptions) -> Result<Url, ParcaConfigError> {
     // hides a default port.
     let has_port = !bare || address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if is_plain && has_port { Ok(url) } else { Err(wrong()) }
-}
-
-/// The URL of a server that is reached without TLS, directly.
-pub(super) fn plain_url(options: &ParcaOptions) -> Result<Option<Url>, ParcaConfigError> {
-    let url = url(options)?;
-    let is_direct = url.scheme() == "http" && proxy::for_url(&url)?.is_none();
-    Ok(is_direct.then_some(url))
 }
 
 /// A connection that is made when it is needed: directly, or through the proxy that the environment

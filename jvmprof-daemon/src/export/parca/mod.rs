@@ -15,7 +15,7 @@ mod push_request;
 pub(in crate::export) mod scripted_server;
 #[cfg(test)]
 mod tests;
-mod tls_mismatch;
+pub(in crate::export) mod tls_mismatch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,6 @@ pub use config_error::{ParcaConfigError, SettingsFile};
 pub use endpoint::{ParcaOptions, Token, check_header};
 pub use push_outcome::PushOutcome;
 pub use push_request::{EncodedBatch, PushRequest, requests};
-use tls_mismatch::TlsMismatch;
 
 /// A connection to one backend, made when it is first needed and again when it broke. Cheap to
 /// clone.
@@ -54,7 +53,7 @@ impl ParcaClient {
     /// See [`ParcaConfigError`].
     pub fn new(options: ParcaOptions) -> Result<Self, ParcaConfigError> {
         let (channel, headers) = grpc::connection(&options)?;
-        let plain_url = endpoint::plain_url(&options)?;
+        let plain_url = options.plain_url()?;
         Ok(Self { channel, options: Arc::new(options), headers, plain_url })
     }
 
@@ -79,13 +78,7 @@ impl ParcaClient {
     /// nothing is at stake.
     pub async fn probe(&self) -> PushOutcome {
         let outcome = self.attempt(WriteRawRequest::default()).await;
-        let is_broken = matches!(outcome, PushOutcome::PossiblyLost { .. } | PushOutcome::NotStored { .. });
-        match &self.plain_url {
-            Some(url) if is_broken && tls_mismatch::speaks_tls(url).await => {
-                PushOutcome::not_stored(TlsMismatch::OnlyTheServer.to_string())
-            }
-            _ => outcome,
-        }
+        outcome.unless_server_speaks_tls(self.plain_url.as_ref()).await
     }
 
     async fn attempt(&self, message: WriteRawRequest) -> PushOutcome {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use hyper::StatusCode;
 use tonic::{Code, ConnectError, Status};
 use tonic_types::StatusExt as _;
+use url::Url;
 
 use super::push_request::PushRequest;
-use super::tls_mismatch;
+use super::tls_mismatch::{self, TlsMismatch};
 
 /// Longest part of an answer by HTTP that a message shows.
 const SHOWN_CHARACTERS: usize = 300;
@@ -62,6 +63,18 @@ impl PushOutcome {
                 Self::PossiblyLost { code, message, retry_after: after.or(retry_after) }
             }
             other => other,
+        }
+    }
+
+    /// The outcome of an empty request. Where it broke off, and a server that is reached without
+    /// TLS, directly, speaks TLS only, it says so.
+    pub(in crate::export) async fn unless_server_speaks_tls(self, plain_url: Option<&Url>) -> Self {
+        let is_broken = matches!(self, Self::PossiblyLost { .. } | Self::NotStored { .. });
+        match plain_url {
+            Some(url) if is_broken && tls_mismatch::speaks_tls(url).await => {
+                Self::not_stored(TlsMismatch::OnlyTheServer.to_string())
+            }
+            _ => self,
         }
     }
 
@@ -146,6 +159,9 @@ impl PushOutcome {
     /// Returns the outcome that a failure by HTTP means, whoever between us and the server it is
     /// from.
     pub(in crate::export) fn of_http_status(status: StatusCode, body: &str) -> Self {
+        if let Some(mismatch) = tls_mismatch::of_page(body) {
+            return Self::not_stored(mismatch.to_string());
+        }
         let shown: String = body.trim().chars().take(SHOWN_CHARACTERS).collect();
         let message = format!("HTTP {status}: {shown}");
         let (code, is_refused) = match status.as_u16() {
@@ -199,13 +215,16 @@ pub(super) fn describe(status: &Status) -> String {
 
 /// Returns true if an error or one of its causes says that the request was never on the wire.
 pub(in crate::export) fn was_never_processed(cause: &(dyn Error + 'static)) -> bool {
-    anyhow::Chain::new(cause).any(|error| {
-        // The connection was gone before the request was on it.
-        let is_canceled = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled);
-        // RFC 9113 8.7: a refused stream has not been processed.
-        let reason = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason);
-        error.is::<ConnectError>() || is_canceled || reason == Some(h2::Reason::REFUSED_STREAM)
-    })
+    // A server that doesn't take our certificate has read nothing behind it.
+    let is_refused = matches!(tls_mismatch::of_cause(cause), Some(TlsMismatch::CertificateRefused(_)));
+    is_refused
+        || anyhow::Chain::new(cause).any(|error| {
+            // The connection was gone before the request was on it.
+            let is_canceled = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled);
+            // RFC 9113 8.7: a refused stream has not been processed.
+            let reason = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason);
+            error.is::<ConnectError>() || is_canceled || reason == Some(h2::Reason::REFUSED_STREAM)
+        })
 }
 
 /// The HTTP status of an answer that isn't gRPC, as tonic reports it: with a page of HTML in it, or

@@ -1,4 +1,5 @@
-//! Failures of connections in which one side speaks TLS and the other doesn't.
+//! Failures of connections in which one side speaks TLS and the other doesn't, or doesn't take our
+//! certificate.
 
 use std::error::Error;
 use std::fmt;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::client::ClientConnection;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use url::Url;
@@ -18,33 +19,51 @@ const GREETING_TIME: Duration = Duration::from_secs(2);
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 
-/// Who speaks TLS.
+/// The text of an alert that rustls has received, before its name. HTTP/2 keeps the text alone.
+const ALERT_TEXT: &str = "received fatal alert: ";
+/// Alerts of servers that don't take a client's certificate, or miss it (RFC 8446, section 6.2).
+/// With TLS 1.3 they come after the handshake as we see it, when a request may be under way.
+const CERTIFICATE_ALERTS: [AlertDescription; 8] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+    AlertDescription::CertificateRequired,
+];
+
+/// Who speaks TLS, and who is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TlsMismatch {
+pub(in crate::export) enum TlsMismatch {
     /// We do; the server answers in plaintext.
     OnlyWe,
     /// The server does.
     OnlyTheServer,
     /// The server doesn't answer in plaintext HTTP/2, whatever it speaks.
     NoHttp2,
+    /// Both do, and the server doesn't take our certificate or misses it: it has read nothing.
+    CertificateRefused(AlertDescription),
 }
 
 impl fmt::Display for TlsMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        match self {
             Self::OnlyWe => {
-                "the server doesn't speak TLS: write the address as http://HOST:PORT, or set \
-                 --remote-store-insecure"
+                f.write_str("the server doesn't speak TLS: write the address as http://HOST:PORT")
             }
             Self::OnlyTheServer => {
-                "the server speaks TLS only: write the address as https://HOST:PORT, or as HOST:PORT without \
-                 --remote-store-insecure"
+                f.write_str("the server speaks TLS only: write the address as https://HOST:PORT")
             }
-            Self::NoHttp2 => {
+            Self::NoHttp2 => f.write_str(
                 "the server doesn't answer in plaintext HTTP/2: if it speaks TLS, write the address as \
-                 https://HOST:PORT, or as HOST:PORT without --remote-store-insecure"
+                 https://HOST:PORT",
+            ),
+            Self::CertificateRefused(alert) => {
+                write!(f, "the server wants a client certificate that it trusts: {ALERT_TEXT}{alert:?}")
             }
-        })
+        }
     }
 }
 
@@ -75,12 +94,24 @@ async fn greet(url: &Url) -> io::Result<u8> {
     stream.read_u8().await
 }
 
+/// Returns the mismatch that a page says, with which a server of TLS answers plaintext.
+pub(in crate::export) fn of_page(page: &str) -> Option<TlsMismatch> {
+    const TEXTS: &[&str] = &[
+        // Go `net/http/server.go`
+        "Client sent an HTTP request to an HTTPS server",
+        // nginx `ngx_http_special_response.c`
+        "The plain HTTP request was sent to HTTPS port",
+        // Apache `modules/ssl/ssl_engine_kernel.c`
+        "speaking plain HTTP to an SSL-enabled server port",
+        // Tomcat `org/apache/tomcat/util/net/LocalStrings.properties`
+        "This combination of host and port requires TLS",
+    ];
+    TEXTS.iter().any(|text| page.contains(text)).then_some(TlsMismatch::OnlyTheServer)
+}
+
 /// Returns the mismatch that an error and its causes show.
-pub(super) fn of_cause(error: &(dyn Error + 'static)) -> Option<TlsMismatch> {
-    anyhow::Chain::new(error).find_map(|error| {
-        // What an I/O error wraps isn't among its sources.
-        of_one(error).or_else(|| of_one(error.downcast_ref::<io::Error>()?.get_ref()?))
-    })
+pub(in crate::export) fn of_cause(error: &(dyn Error + 'static)) -> Option<TlsMismatch> {
+    anyhow::Chain::new(error).find_map(of_one)
 }
 
 fn of_one(error: &(dyn Error + 'static)) -> Option<TlsMismatch> {
@@ -91,8 +122,43 @@ fn of_one(error: &(dyn Error + 'static)) -> Option<TlsMismatch> {
     if is_no_record {
         return Some(TlsMismatch::OnlyWe);
     }
+    if let Some(alert) = refusing_alert(&error.to_string()) {
+        return Some(TlsMismatch::CertificateRefused(alert));
+    }
+    // What an I/O error wraps isn't among its sources.
+    if let Some(wrapped) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        return of_one(wrapped);
+    }
     // A TLS alert and an answer of HTTP/1 both read as a frame of more than a megabyte.
     let http2 = error.downcast_ref::<h2::Error>()?;
     let is_no_frame = http2.is_library() && http2.reason() == Some(h2::Reason::FRAME_SIZE_ERROR);
     is_no_frame.then_some(TlsMismatch::NoHttp2)
+}
+
+fn refusing_alert(text: &str) -> Option<AlertDescription> {
+    let (_, alert) = text.split_once(ALERT_TEXT)?;
+    CERTIFICATE_ALERTS.into_iter().find(|refusing| alert == format!("{refusing:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_are_told_by_the_texts_that_rustls_has_however_they_are_wrapped() {
+        for alert in CERTIFICATE_ALERTS {
+            let refused = Some(TlsMismatch::CertificateRefused(alert));
+            let received = rustls::Error::AlertReceived(alert);
+            // As HTTP/2 has it.
+            let text = io::Error::new(io::ErrorKind::InvalidData, received.to_string());
+            assert_eq!(of_cause(&text), refused);
+            assert_eq!(of_cause(&io::Error::other(io::Error::other(received))), refused);
+        }
+        // The other side may have failed at any time.
+        let other = rustls::Error::AlertReceived(AlertDescription::InternalError);
+        assert_eq!(of_cause(&io::Error::other(other)), None);
+        let no_record = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+        let no_record = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, no_record));
+        assert_eq!(of_cause(&no_record), Some(TlsMismatch::OnlyWe));
+    }
 }

@@ -100,7 +100,7 @@ impl PyroscopeClient {
 
     /// Sends a request without series, which Pyroscope refuses: that it answers is what counts.
     pub async fn probe(&self) -> PushOutcome {
-        self.attempt(&PushMessage::default()).await
+        self.http.of_probe(self.attempt(&PushMessage::default()).await).await
     }
 
     async fn attempt(&self, message: &PushMessage) -> PushOutcome {

@@ -10,7 +10,8 @@ use crate::event_type::EventType;
 use crate::export::parca::EncodedBatch;
 use crate::export::split_to_limits::{self, ProfileLimits, SERVICE_LABEL, service_name};
 use crate::export::store::NAME_LABEL;
-use crate::profile::model::{Batch, LabelSet as ModelLabels};
+use crate::profile::model::label_names::SPAN_ID;
+use crate::profile::model::{Batch, LabelSet as ModelLabels, Sample, Series};
 use crate::profile::pprof::Pushed;
 
 /// What Pyroscope itself calls a series without one.
@@ -36,8 +37,9 @@ const LIMITS: ProfileLimits = ProfileLimits { bytes: (2 << 20) - (128 << 10), sa
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<EncodedBatch> {
     let (profiles, limited) = (Pushed::with_all_types(batch), Cell::new(0));
-    let labels = |of: &ModelLabels| {
-        let (labels, of_series) = labels(batch.event, of);
+    let labels = |of: &Series| {
+        let room = MAX_LABELS.saturating_sub(most_sample_labels(of));
+        let (labels, of_series) = labels(batch.event, &of.labels, room);
         limited.set(limited.get() + of_series);
         labels
     };
@@ -46,9 +48,20 @@ pub fn requests(batch: &Batch) -> io::Result<EncodedBatch> {
     Ok(EncodedBatch { requests, limited_labels: limited.get() })
 }
 
-/// The labels of a series: its event, its service, and as many others as Pyroscope takes, by name;
-/// values are cut. With the number of those that were left out or cut.
-fn labels(event: EventType, of: &ModelLabels) -> (Vec<(String, String)>, u64) {
+/// The most labels that a sample of a series adds to the series's own. Pyroscope makes a series of
+/// each set of them, and counts them for its limit (`pkg/model/pprofsplit`), but for spans, and
+/// from version 2 on for traces.
+fn most_sample_labels(series: &Series) -> usize {
+    let added = |sample: &Sample| {
+        let names = sample.labels.iter().map(|label| &*label.name);
+        names.filter(|name| *name != SPAN_ID && !series.labels.contains_key(*name)).count()
+    };
+    series.samples.iter().map(added).max().unwrap_or_default()
+}
+
+/// The labels of a series: its event, its service, and as many others as there is room for, by
+/// name; values are cut. With the number of those that were left out or cut.
+fn labels(event: EventType, of: &ModelLabels, room: usize) -> (Vec<(String, String)>, u64) {
     let own = [
         (NAME_LABEL, event.descriptor().series),
         (SERVICE_LABEL, service_name(of).unwrap_or(UNKNOWN_SERVICE)),
@@ -59,7 +72,7 @@ fn labels(event: EventType, of: &ModelLabels) -> (Vec<(String, String)>, u64) {
     let others = others.filter(|(name, value)| !value.is_empty() && !is_own(name));
     let (mut labels, mut limited) = (Vec::new(), 0);
     for (name, value) in own.into_iter().chain(delta).chain(others) {
-        let is_taken = labels.len() < MAX_LABELS && name.len() <= MAX_NAME_BYTES;
+        let is_taken = labels.len() < room && name.len() <= MAX_NAME_BYTES;
         limited += u64::from(!is_taken || value.len() > MAX_VALUE_BYTES);
         if is_taken {
             let value = &value[..value.floor_char_boundary(MAX_VALUE_BYTES)];
@@ -73,13 +86,13 @@ fn labels(event: EventType, of: &ModelLabels) -> (Vec<(String, String)>, u64) {
 mod tests {
     use super::*;
     use crate::export::parca::PushRequest;
-    use crate::profile::model::FrameKind;
+    use crate::profile::model::{FrameKind, SampleLabel, SampleLabels};
     use crate::profile::pprof::decode::{DecodeLimits, decode};
     use crate::profile::testing::{batch, frame, series};
     use crate::proto::pprof::Profile;
 
     fn label_of(event: EventType, of: &[(&str, &str)], name: &str) -> Option<String> {
-        let (labels, _) = labels(event, &crate::profile::testing::labels(of));
+        let (labels, _) = labels(event, &crate::profile::testing::labels(of), MAX_LABELS);
         labels.into_iter().find(|(it, _)| it == name).map(|(_, value)| value)
     }
 
@@ -134,11 +147,27 @@ mod tests {
     }
 
     #[test]
+    fn labels_of_samples_take_places_of_labels_of_their_series() {
+        let names: Vec<_> = (0..40).map(|number| format!("label_{number:02}")).collect();
+        let labels: Vec<_> = names.iter().map(|name| (name.as_str(), "x")).collect();
+        let stack = || (vec![frame(FrameKind::Native, "main")], 2);
+        let mut series = series(&labels, vec![stack(), stack()]);
+        let label = |name: &str| SampleLabel { name: name.into(), value: "x".into() };
+        // The span stays with its sample, and the series has the last one already.
+        let of_sample = ["thread_name", "wait", "span_id", "label_00"].map(label);
+        series.samples[0].labels = SampleLabels::new(of_sample);
+        let encoded = requests(&batch(vec![series])).expect("encodable");
+        let [request] = &encoded.requests[..] else { panic!("{encoded:?}") };
+        let labels = request.all_series()[0].labels.as_ref().expect("labels");
+        assert_eq!((labels.labels.len(), encoded.limited_labels), (MAX_LABELS - 2, 40 + 2 - 28));
+    }
+
+    #[test]
     fn labels_that_are_too_long_are_cut_between_characters_or_left_out_and_counted() {
         let (long, name) = ("\u{e4}".repeat(1025), "n".repeat(1025));
         let exact = "x".repeat(2048);
         let of = [("comm", &*long), ("executable", &*exact), (&*name, "x")];
-        let (labels, limited) = labels(EventType::Cpu, &crate::profile::testing::labels(&of));
+        let (labels, limited) = labels(EventType::Cpu, &crate::profile::testing::labels(&of), MAX_LABELS);
         let labels: Vec<_> = labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let cut = &long[..2048];
         let expected = [

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use super::proxy::Keys;
 use super::{BUSY, collector_with, daemon_until, field, has_emptied_spool, stored};
+use crate::support::keys::Keys;
 use crate::support::{Workload, compile, scratch, signal};
 use crate::telemetry::{documented_metrics, exposed_metrics};
 

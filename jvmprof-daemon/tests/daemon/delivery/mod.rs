@@ -1,6 +1,7 @@
 //! `jvmprof daemon`, to a collector, to a folder, and to nobody; its spool on disks that are full
 //! or read-only. Needs root.
 
+mod all_sinks;
 mod collector_access;
 mod disks;
 mod proxy;

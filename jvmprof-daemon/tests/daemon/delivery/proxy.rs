@@ -17,6 +17,7 @@ use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use tempfile::TempDir;
 
 use super::{BUSY, collector, field, free_address, stored};
+use crate::support::keys::Keys;
 use crate::support::{Workload, compile, jvmprof, parca_program, scratch, signal};
 
 pub(super) const TOKEN: &str = "s3cret";
@@ -28,34 +29,6 @@ impl Drop for Killed {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// PEM files of a certificate authority, a server and a client.
-pub(super) struct Keys(TempDir);
-
-impl Keys {
-    pub(super) fn make() -> Self {
-        let dir = scratch();
-        let mut ca = rcgen::CertificateParams::new(vec![]).unwrap();
-        // A name of its own: whose issuer has the same name is taken for self-signed.
-        ca.distinguished_name.push(rcgen::DnType::CommonName, "the tests' authority");
-        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let ca_key = rcgen::KeyPair::generate().unwrap();
-        fs::write(dir.path().join("ca.pem"), ca.self_signed(&ca_key).unwrap().pem()).unwrap();
-        let issuer = rcgen::Issuer::new(ca, ca_key);
-        for (name, host) in [("server", "localhost"), ("client", "host-7")] {
-            let key = rcgen::KeyPair::generate().unwrap();
-            let params = rcgen::CertificateParams::new(vec![host.to_owned()]).unwrap();
-            let certificate = params.signed_by(&key, &issuer).unwrap();
-            fs::write(dir.path().join(format!("{name}.pem")), certificate.pem()).unwrap();
-            fs::write(dir.path().join(format!("{name}.key")), key.serialize_pem()).unwrap();
-        }
-        Self(dir)
-    }
-
-    pub(super) fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
     }
 }
 

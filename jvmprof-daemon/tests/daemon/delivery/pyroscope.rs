@@ -16,8 +16,9 @@ use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
-use super::proxy::{Daemon, Keys, Nginx, TOKEN};
+use super::proxy::{Daemon, Nginx, TOKEN};
 use super::{BUSY, collector, daemon_until, daemon_with, field, free_address, has_emptied_spool, stored};
+use crate::support::keys::Keys;
 use crate::support::{Workload, compile, scratch, signal};
 
 /// What the server got and took.

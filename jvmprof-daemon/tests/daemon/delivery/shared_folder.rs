@@ -191,5 +191,4 @@ fn a_backend_without_tls_is_told_with_what_to_write() {
     let (log, success) = daemon(&["--remote-store-address", bare], Duration::from_secs(5));
     assert!(success, "{log}");
     assert!(log.contains("the server doesn't speak TLS: write the address as http://"), "{log}");
-    assert!(log.contains("--remote-store-insecure"), "{log}");
 }

@@ -131,7 +131,7 @@ pub(crate) fn samples_of_pprof(bytes: &[u8]) -> Samples {
             samples.of_requests.push((number, labels));
         } else if functions.contains(&"attach") {
             samples.in_attach.push(labels);
-        } else if functions.contains(&"between") {
+        } else if functions.iter().any(|name| name.rsplit('.').next() == Some("between")) {
             samples.between.push(labels);
         }
     }
