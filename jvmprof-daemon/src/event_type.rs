@@ -155,12 +155,9 @@ impl EventType {
     pub const fn is_estimated(self) -> bool {
         match self {
             Self::Cpu => false,
-            Self::Allocation
-            | Self::OffCpu
-            | Self::Lock
-            | Self::Pause
-            | Self::LockHolder
-            | Self::Wall => true,
+            Self::Allocation | Self::OffCpu | Self::Lock | Self::Pause | Self::LockHolder | Self::Wall => {
+                true
+            }
         }
     }
 
@@ -168,12 +165,9 @@ impl EventType {
     pub fn shown_number(self) -> SampleNumber {
         match self {
             Self::Cpu => SampleNumber::Count,
-            Self::Allocation
-            | Self::OffCpu
-            | Self::Lock
-            | Self::Pause
-            | Self::LockHolder
-            | Self::Wall => SampleNumber::Value,
+            Self::Allocation | Self::OffCpu | Self::Lock | Self::Pause | Self::LockHolder | Self::Wall => {
+                SampleNumber::Value
+            }
         }
     }
 

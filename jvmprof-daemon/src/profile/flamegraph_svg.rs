@@ -32,11 +32,9 @@ pub fn write(batch: &Batch, title: &str, to: impl Write) -> Result<(), SvgError>
     options.count_name = match batch.event {
         EventType::Cpu => "samples".to_owned(),
         EventType::Allocation => "bytes".to_owned(),
-        EventType::OffCpu
-        | EventType::Lock
-        | EventType::Pause
-        | EventType::LockHolder
-        | EventType::Wall => "nanoseconds".to_owned(),
+        EventType::OffCpu | EventType::Lock | EventType::Pause | EventType::LockHolder | EventType::Wall => {
+            "nanoseconds".to_owned()
+        }
     };
     options.colors = Palette::Multi(MultiPalette::Java);
     // The same function has the same shade in every picture.

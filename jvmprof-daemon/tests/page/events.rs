@@ -75,7 +75,8 @@ fn what_is_counted_is_chosen_among_the_types_of_all_events() {
 fn each_type_has_the_name_that_the_collectors_page_has_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
-    let events = [EventType::Wall, EventType::OffCpu, EventType::Lock, EventType::LockHolder, EventType::Pause];
+    let events =
+        [EventType::Wall, EventType::OffCpu, EventType::Lock, EventType::LockHolder, EventType::Pause];
     let batches = events.map(|event| sampled(event, now));
     let url = write_all(&batches, &folder.path().join("x.html"));
     let mut browser = Browser::start(1440, 900);

@@ -82,9 +82,8 @@ impl OutputFile {
         if !has_one_event || events.len() < 2 {
             return Ok(vec![Self::prepare(path)?]);
         }
-        let of_event = |event: EventType| {
-            Ok(Self { event: Some(event), ..Self::prepare(&path_of_event(path, event))? })
-        };
+        let of_event =
+            |event: EventType| Ok(Self { event: Some(event), ..Self::prepare(&path_of_event(path, event))? });
         events.into_iter().map(of_event).collect()
     }
 

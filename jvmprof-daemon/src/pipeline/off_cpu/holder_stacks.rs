@@ -116,7 +116,7 @@ pub(super) struct HolderLeaves {
 impl HolderLeaves {
     /// Returns a holder's stack as its profile has it: the class of the monitor is the leaf, the
     /// name of the thread a label.
-    pub(super) fn named(&mut self, stack: NamedStack, blocker: &NamedBlocker) -> NamedStack {
+    pub(super) fn named(&mut self, stack: &NamedStack, blocker: &NamedBlocker) -> NamedStack {
         let leaf = self.leaves.entry(blocker.class.clone());
         let leaf = leaf.or_insert_with_key(|class| lock_frame(class.as_deref()));
         let labels = self.labels.entry(blocker.holder.clone()).or_insert_with_key(|holder| {
@@ -217,14 +217,14 @@ mod tests {
         };
         let mut leaves = HolderLeaves::default();
         let stack = stack("Shop.sell");
-        let [first, second] = [(); 2].map(|()| leaves.named(stack.clone(), &blocker));
+        let [first, second] = [(); 2].map(|()| leaves.named(&stack, &blocker));
         let names: Vec<_> = first.frames.iter().map(|frame| &*frame.lines[0].name).collect();
         assert_eq!(names, ["Stock", "Shop.sell"]);
         let labels: Vec<_> = first.labels.iter().map(|label| (&*label.name, &*label.value)).collect();
         assert_eq!(labels, [("holder", "seller")]);
         assert!(Arc::ptr_eq(&first.frames[0], &second.frames[0]));
         assert_eq!(first.labels.address(), second.labels.address());
-        let unknown = leaves.named(stack, &NamedBlocker::default());
+        let unknown = leaves.named(&stack, &NamedBlocker::default());
         assert_eq!(&*unknown.frames[0].lines[0].name, "[unknown class]");
         assert_eq!(unknown.labels.iter().count(), 0);
     }

@@ -255,7 +255,7 @@ impl OffCpuProfiler {
         let (blocker, holder) = self.blockers.name(key, record, reported_ns, monotonic_ns());
         let is_contention = blocker.kind == BlockerKind::Entered as u64 && !own.is_runnable();
         let holder = holder.filter(|_| self.options.locks && is_contention);
-        let holder = holder.map(|stack| (self.holder_leaves.named(stack, &blocker), weight));
+        let holder = holder.map(|stack| (self.holder_leaves.named(&stack, &blocker), weight));
         WeighedWait { own: (self.frames.mark(own, blocker, stack), weight), runnable, holder }
     }
 

@@ -233,11 +233,8 @@ mod tests {
             lines: vec![line("Shop.price", 57), line("Shop.sell", 12)],
         });
         let stack = |leaf: &str, count| {
-            let frames = vec![
-                frame(FrameKind::Class, "Stock"),
-                frame(FrameKind::Native, leaf),
-                Arc::clone(&compiled),
-            ];
+            let frames =
+                vec![frame(FrameKind::Class, "Stock"), frame(FrameKind::Native, leaf), Arc::clone(&compiled)];
             (frames, count)
         };
         let mut series = series(&[("pid", "7")], vec![stack("read", 1), stack("write", 3)]);

@@ -131,7 +131,8 @@ impl RecordingSummary {
             top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
             allocation: allocated.map(|batch| AllocationSummary::new(batch, counts)),
             off_cpu: of_event(EventType::OffCpu).map(|batch| WaitSummary::new(batch, &counts.off_cpu)),
-            lock: of_event(EventType::Lock).map(|batch| LockSummary::new(batch, of_event(EventType::LockHolder))),
+            lock: of_event(EventType::Lock)
+                .map(|batch| LockSummary::new(batch, of_event(EventType::LockHolder))),
             wall: of_event(EventType::Wall).map(WallSummary::new),
             virtual_threads: Vec::new(),
             jvms: of_event(EventType::Cpu).map(JvmTime::of_batch).unwrap_or_default(),
