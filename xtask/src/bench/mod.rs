@@ -17,8 +17,8 @@ use crate::paths;
 use crate::run::{command_line, require_root, run};
 use crate::setup::build;
 
-mod alternate;
-mod by_turns;
+mod compare_builds;
+mod generated_code_names;
 mod jvm;
 mod perf;
 mod slowdown;
@@ -176,13 +176,13 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     let folder = paths::target().join("bench");
     files::create_folder(&folder)?;
     if args.jit_alternate {
-        return alternate::compare(&jvmprof, args.profile_bee.as_deref(), &folder);
+        return generated_code_names::compare(&jvmprof, args.profile_bee.as_deref(), &folder);
     }
     if args.slowdown {
         return slowdown::measure(args, &jvmprof, &folder);
     }
     if let Some(old) = &args.compare {
-        return by_turns::compare(old, &jvmprof, args.seconds, args.rounds, &folder);
+        return compare_builds::compare(old, &jvmprof, args.seconds, args.rounds, &folder);
     }
     let jvms = jvm::costs(&jvmprof, 3 * args.seconds, &folder)?;
     let depths = if args.jvm { &[][..] } else { &args.depths };

@@ -1,4 +1,5 @@
-//! Comparison of two jvmprof programs that measure one running JVM by turns.
+//! Comparison of two builds of jvmprof that profile one warm JVM by turns: the kernel's time and
+//! the daemon's CPU time per sample.
 //!
 //! Machines are noisy, and a neighbour's load comes and goes. Only recordings that follow each
 //! other are compared, and the spread of their ratios shows what a difference is worth.
@@ -21,9 +22,9 @@ const MEASURES: [(&str, Measure); 2] = [
     ("daemon ms/1000", RecordSummary::running_cpu_ms_per_1000_samples),
 ];
 
-/// Costs of both programs: medians, and the ratios new to old of each round.
+/// Costs of both builds: medians, and the ratios new to old of each round.
 #[derive(Debug, PartialEq)]
-struct TurnRatios {
+struct CostRatios {
     old: f64,
     new: f64,
     ratio: f64,
@@ -31,7 +32,7 @@ struct TurnRatios {
     most: f64,
 }
 
-impl TurnRatios {
+impl CostRatios {
     /// Returns `None` if a round lacks one of its two values.
     fn of(rounds: &[[Option<f64>; 2]]) -> Option<Self> {
         let pairs: Vec<(f64, f64)> =
@@ -58,7 +59,7 @@ fn median(sorted: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// Records the load with the old and the new program in turn, and prints how their costs compare.
+/// Records the load with the old and the new build in turn, and prints how their costs compare.
 ///
 /// # Errors
 /// There is no JDK, or a recording fails.
@@ -83,7 +84,7 @@ pub(super) fn compare(
         for (name, measure) in MEASURES {
             let values: Vec<[Option<f64>; 2]> =
                 summaries.iter().map(|round| [measure(&round[0]), measure(&round[1])]).collect();
-            let found = TurnRatios::of(&values).with_context(|| format!("no samples at {frequency} Hz"))?;
+            let found = CostRatios::of(&values).with_context(|| format!("no samples at {frequency} Hz"))?;
             lines.push(format!(
                 "{frequency:>4} {name:>17} {:>10} {:>10} {:>7.3} {:>7.3} to {:.3}",
                 number(Some(found.old)),
@@ -108,9 +109,9 @@ mod tests {
     #[test]
     fn ratios_are_of_recordings_that_follow_each_other() {
         let rounds = [[Some(10.0), Some(11.0)], [Some(20.0), Some(20.0)], [Some(10.0), Some(9.0)]];
-        let found = TurnRatios::of(&rounds).unwrap();
-        assert_eq!(found, TurnRatios { old: 10.0, new: 11.0, ratio: 1.0, least: 0.9, most: 1.1 });
-        assert_eq!(TurnRatios::of(&[[Some(1.0), None]]), None);
-        assert_eq!(TurnRatios::of(&[]), None);
+        let found = CostRatios::of(&rounds).unwrap();
+        assert_eq!(found, CostRatios { old: 10.0, new: 11.0, ratio: 1.0, least: 0.9, most: 1.1 });
+        assert_eq!(CostRatios::of(&[[Some(1.0), None]]), None);
+        assert_eq!(CostRatios::of(&[]), None);
     }
 }
