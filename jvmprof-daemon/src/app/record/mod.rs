@@ -3,6 +3,7 @@
 mod output_files;
 pub mod paused_command;
 mod progress;
+mod recorded_events;
 mod recording_title;
 mod summary;
 mod target_end;
@@ -10,14 +11,13 @@ pub(super) mod top;
 mod virtual_threads;
 mod wall_clock;
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::args::{EventArg, RecordArgs};
+use super::args::RecordArgs;
 use super::errors::{CommandError, UsageError, check_capabilities};
 use super::jvms::named::pids_of;
 use super::native_options;
@@ -26,12 +26,11 @@ use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
 use crate::event_type::EventType;
 use crate::own_process::cpu_time;
-use crate::pipeline::off_cpu::OffCpuOptions;
-use crate::pipeline::{Flushed, Pipeline};
-use crate::profile::model::Batch;
+use crate::pipeline::Pipeline;
 use crate::profile::recording_page::StackGroups;
 use output_files::{OutputFile, SummaryFile};
 use progress::RecordingProgress;
+use recorded_events::RecordedEvents;
 use recording_title::recording_title;
 use summary::RecordingSummary;
 use summary::java_frames::ShownBatches;
@@ -40,17 +39,13 @@ use summary::pauses::{JvmPauseSummary, jvm_names};
 use summary::threads::{THREAD_LABELS, ThreadShare, with_thread_frames};
 use target_end::{end_command, have_ended};
 use virtual_threads::VirtualThreadCounts;
-use wall_clock::{ThreadSpans, WallClock, wall_batch};
+use wall_clock::WallClock;
 
 /// Interval of polls for samples, and their longest duration before signals and time are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_LIMIT: Duration = Duration::from_millis(200);
 /// Interval of checks whether the recorded processes run: they cost more than polls.
 const TARGET_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Samples of CPU time per second and CPU where they aren't recorded.
-const FINDING_FREQUENCY: u32 = 19;
-/// Shorter waits for locks aren't profiled, where other waits aren't either, ns.
-const LEAST_CONTENTION_NS: u64 = 10_000;
 /// Longest time for the last samples to be processed and named.
 const LAST_SAMPLES_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -73,12 +68,12 @@ enum EndReason {
 async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     check_capabilities()?;
     let targets = pids_of(&args.processes)?;
-    let recorded = recorded_events(&args.events);
-    if recorded.contains(&EventType::Wall) && targets.is_empty() && args.command.is_empty() {
+    let events = RecordedEvents::new(&args.events);
+    if events.has(EventType::Wall) && targets.is_empty() && args.command.is_empty() {
         let message = "-e wall needs processes: -p PID or NAME, or a command".to_owned();
         return Err(UsageError(message).into());
     }
-    let outputs = args.outputs.iter().map(|path| OutputFile::prepare_each(path, &recorded));
+    let outputs = args.outputs.iter().map(|path| OutputFile::prepare_each(path, &events.recorded));
     let outputs: Vec<OutputFile> = outputs.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     let json = args.json_file().map(|path| SummaryFile::prepare(path)).transpose()?;
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
@@ -93,28 +88,12 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     }
     let native = native_options::options(&args.sampling.native)?;
     let filter = (!pids.is_empty()).then(|| pids.clone());
-    let sampled = sampled_events(&recorded);
-    let mut pipeline_options = options(&args.sampling, filter, native.clone(), &sampled);
-    if args.threads || recorded.contains(&EventType::Wall) {
+    let mut pipeline_options = options(&args.sampling, filter, native.clone(), &events.sampled);
+    if args.threads || events.has(EventType::Wall) {
         pipeline_options.labels.sample_labels = THREAD_LABELS.to_vec();
         pipeline_options.labels.has_numbered_threads = true;
     }
-    if recorded.contains(&EventType::Wall) {
-        pipeline_options.off_cpu.least_ns = 0;
-        pipeline_options.off_cpu.max_inspections = u64::MAX;
-    }
-    if recorded.contains(&EventType::Lock) && !recorded.contains(&EventType::OffCpu) {
-        let least = &mut pipeline_options.off_cpu.least_ns;
-        // Who has set it means it.
-        if *least == OffCpuOptions::default().least_ns {
-            *least = LEAST_CONTENTION_NS;
-        }
-    }
-    if !sampled.contains(&EventType::Cpu) && !recorded.contains(&EventType::Lock) {
-        // JVMs are found by what runs. Of locks the samples say, too, where those are that have
-        // them.
-        pipeline_options.sampler.frequency = FINDING_FREQUENCY;
-    }
+    events.adjust(&mut pipeline_options);
     let mut pipeline = match Pipeline::start(&pipeline_options) {
         Ok(pipeline) => pipeline,
         Err(error) => {
@@ -135,12 +114,11 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
         None => None,
     };
-    let wall_clock =
-        recorded.contains(&EventType::Wall).then(|| WallClock::begin(&pids, pipeline.wait_times()));
-    let waits_are_sampled = sampled.contains(&EventType::OffCpu);
+    let wall_clock = events.has(EventType::Wall).then(|| WallClock::begin(&pids, pipeline.wait_times()));
+    let waits_are_sampled = events.sampled.contains(&EventType::OffCpu);
     let mut virtual_threads = waits_are_sampled.then(VirtualThreadCounts::begin);
     // Not among what the command itself prints.
-    let shows_methods = args.command.is_empty() && recorded.contains(&EventType::Cpu);
+    let shows_methods = args.command.is_empty() && events.has(EventType::Cpu);
     let mut progress = RecordingProgress::new(args.duration, shows_methods);
     let began = Instant::now();
     let mut next_target_check = began;
@@ -189,7 +167,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let stops = pipeline.take_stops();
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
-    let batches = recorded_batches(&recorded, &sampled, flushed, spans.as_ref());
+    let batches = events.batches(flushed, spans.as_ref());
     let shown = ShownBatches::new(&batches, args.java);
     let by_thread = args.threads.then(|| shown.batches.iter().map(with_thread_frames).collect::<Vec<_>>());
     let drawn = by_thread.as_ref().unwrap_or(&shown.batches);
@@ -237,49 +215,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn recorded_events(events: &[EventArg]) -> BTreeSet<EventType> {
-    let of_arg = |event: &EventArg| match event {
-        EventArg::Cpu => vec![EventType::Cpu],
-        EventArg::Alloc => vec![EventType::Allocation],
-        EventArg::Offcpu => vec![EventType::OffCpu],
-        EventArg::Lock => vec![EventType::Lock, EventType::LockHolder],
-        EventArg::Wall => vec![EventType::Wall],
-    };
-    events.iter().flat_map(of_arg).collect()
-}
-
-/// Returns the events that samples are taken of.
-fn sampled_events(recorded: &BTreeSet<EventType>) -> BTreeSet<EventType> {
-    let of_event = |event: &EventType| match event {
-        EventType::Wall => vec![EventType::Cpu, EventType::OffCpu],
-        EventType::Lock => vec![EventType::OffCpu, EventType::Lock, EventType::LockHolder],
-        event => vec![*event],
-    };
-    recorded.iter().flat_map(of_event).collect()
-}
-
 /// Returns the command's first word.
 fn program(args: &RecordArgs) -> String {
     args.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-/// Returns the profiles of the events that were asked for, in the order of [`EventType`].
-fn recorded_batches(
-    recorded: &BTreeSet<EventType>,
-    sampled: &BTreeSet<EventType>,
-    flushed: Flushed,
-    spans: Option<&ThreadSpans>,
-) -> Vec<Batch> {
-    let Batch { start, duration, period, .. } = flushed.batch;
-    let empty = |event| Batch { event, start, duration, period, series: Vec::new() };
-    let mut batches: Vec<Batch> = sampled.iter().copied().map(empty).collect();
-    for batch in flushed.into_batches() {
-        if let Some(recorded) = batches.iter_mut().find(|recorded| recorded.event == batch.event) {
-            recorded.period = batch.period;
-            recorded.series.extend(batch.series);
-        }
-    }
-    batches.extend(spans.and_then(|spans| wall_batch(&batches, spans)));
-    batches.retain(|batch| recorded.contains(&batch.event));
-    batches
 }
