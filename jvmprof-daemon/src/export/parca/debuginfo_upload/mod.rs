@@ -11,13 +11,11 @@ mod signed_url;
 mod tests;
 mod upload_attempt;
 mod upload_error;
+mod upload_policy;
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable as _};
-use globset::GlobSet;
+use backon::Retryable as _;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tonic::metadata::MetadataMap;
@@ -29,69 +27,13 @@ use crate::native::debug_files_to_upload::queue::UploadCandidate;
 use bandwidth_limit::BandwidthLimit;
 use upload_attempt::UploadAttempt;
 use upload_error::{RetryTime, UploadFailure};
+use upload_policy::NextStep;
 
 pub use upload_error::UploadError;
+pub use upload_policy::UploadOptions;
 
 /// Files that wait for the server to want them later, beside those that are being uploaded.
 const MAX_JOBS: usize = 64;
-
-/// Options of uploading: the files that may be uploaded, and limits of the cost.
-#[derive(Clone, Debug)]
-pub struct UploadOptions {
-    /// Files whose path (as their process sees it) matches one of these are never uploaded.
-    pub exclude: GlobSet,
-    /// Files at a time.
-    pub parallel: usize,
-    /// Limit of all uploads together.
-    pub bytes_per_second: u64,
-    /// Largest file that is sent, in bytes. Parca takes 1,000,000,000.
-    pub max_bytes: u64,
-    /// Files that export symbols and have no others are uploaded too: where all names are left to
-    /// the server.
-    pub exported_symbols: bool,
-    /// Number of times that a step that failed without being refused is tried at most.
-    pub attempts: usize,
-    /// Before the second one; doubles each time, with jitter.
-    pub first_delay: Duration,
-    /// Timeout of each step but the upload itself.
-    pub request_timeout: Duration,
-    /// Timeout of an upload; Parca gives up after 15 minutes.
-    pub upload_timeout: Duration,
-    /// Time after which a file is offered again that the server didn't want at the time.
-    pub retry_after: Duration,
-    /// Number of times that it is offered.
-    pub rounds: u32,
-}
-
-/// Suffix that the kernel appends to the path of a file that was removed or replaced since it was
-/// mapped.
-const REMOVED: &str = " (deleted)";
-
-impl UploadOptions {
-    /// `path`: as the kernel shows it. A file may also be called so.
-    fn is_excluded(&self, path: &str) -> bool {
-        let before_removal = path.strip_suffix(REMOVED);
-        [Some(path), before_removal].into_iter().flatten().any(|path| self.exclude.is_match(Path::new(path)))
-    }
-}
-
-impl Default for UploadOptions {
-    fn default() -> Self {
-        Self {
-            exclude: GlobSet::empty(),
-            parallel: 4,
-            bytes_per_second: 16 << 20,
-            max_bytes: 1_000_000_000,
-            exported_symbols: false,
-            attempts: 4,
-            first_delay: Duration::from_secs(1),
-            request_timeout: Duration::from_secs(30),
-            upload_timeout: Duration::from_secs(15 * 60),
-            retry_after: Duration::from_secs(5 * 60),
-            rounds: 12,
-        }
-    }
-}
 
 /// Counts of files since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -239,18 +181,22 @@ impl UploaderState {
             };
             let server = self.server();
             let address = &server.options.address;
-            if failure.is_refusal() {
-                self.counts().refused += 1;
-                tracing::warn!(address, build_id = %id, path = &*path, error = %failure, "debug file refused");
-                return;
+            match self.options.after_round(round, &failure) {
+                NextStep::Refused => {
+                    self.counts().refused += 1;
+                    tracing::warn!(address, build_id = %id, path = &*path, error = %failure, "debug file refused");
+                    return;
+                }
+                NextStep::GiveUp => {
+                    self.counts().failed += 1;
+                    tracing::warn!(address, build_id = %id, path = &*path, error = %failure, "debug file given up");
+                    return;
+                }
+                NextStep::OfferAgain => {
+                    self.counts().put_off += 1;
+                    tracing::debug!(address, build_id = %id, path = &*path, error = %failure, "debug file put off");
+                }
             }
-            if failure.next == RetryTime::Never || round >= self.options.rounds {
-                self.counts().failed += 1;
-                tracing::warn!(address, build_id = %id, path = &*path, error = %failure, "debug file given up");
-                return;
-            }
-            self.counts().put_off += 1;
-            tracing::debug!(address, build_id = %id, path = &*path, error = %failure, "debug file put off");
             tokio::time::sleep(self.options.retry_after).await;
         }
     }
@@ -261,13 +207,8 @@ impl UploaderState {
         offer: &Arc<UploadCandidate>,
     ) -> Result<UploadResult, UploadFailure> {
         let Ok(_slot) = self.slots.acquire().await else { return Err(UploadError::Ending.into()) };
-        let backoff = ExponentialBuilder::default()
-            .with_jitter()
-            .with_min_delay(self.options.first_delay)
-            .with_max_delay(self.options.first_delay.saturating_mul(16))
-            .with_max_times(self.options.attempts.saturating_sub(1));
         (|| UploadAttempt { inner: self, server: self.server(), offer }.run())
-            .retry(backoff)
+            .retry(self.options.backoff())
             .when(|failure: &UploadFailure| failure.next == RetryTime::Soon)
             .await
     }

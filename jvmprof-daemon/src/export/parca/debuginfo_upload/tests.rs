@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use globset::{Glob, GlobSetBuilder};
 use tokio::net::TcpListener;
