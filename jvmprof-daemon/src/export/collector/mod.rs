@@ -4,9 +4,10 @@
 //! A request comes in through `parca_receiver`, `otlp_receiver` or `pyroscope_receiver` and is
 //! checked by `parca_validation`, as a whole, before anything of it is stored. The page
 //! ([`page_server`]) asks the `json_api` for a `selection` of time and labels, which
-//! `profile_reader` turns into a call tree or one pprof, and `sample_timeline` into bars. gRPC and
-//! whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2, with TLS or without,
-//! for everyone or for those with the [`access_token`].
+//! `profile_reader` turns into a call tree or one pprof, and `sample_timeline` into bars. [`sums`]
+//! are made ahead of such questions. gRPC and whatever HTTP routes the caller merges share one
+//! port: HTTP/1.1 and HTTP/2, with TLS or without, for everyone or for those with the
+//! [`access_token`].
 
 pub mod access_token;
 mod http_body;

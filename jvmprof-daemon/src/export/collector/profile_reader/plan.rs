@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::summed::{Item, divide};
 use super::{ProfileReader, ReadError};
 use crate::export::collector::selection::{Group, Query, Selection};
-use crate::export::collector::sums::making::tree_nodes;
+use crate::export::collector::sums::sum_of_period::tree_nodes;
 use crate::export::store::{HOUR, ProfileRef, SUM_PERIODS, SeriesInfo, Store, TimeRange};
 use crate::profile::model::LabelSet;
 use crate::types::FastHasher;

@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::stored_sum::{self, StoredSumError, SumContent, SumDetail};
-use super::{BackgroundSums, SumCounts, making, sum_all};
+use super::sum_of_period::sum_period;
+use super::{BackgroundSums, SumCounts, sum_all};
 use crate::export::collector::ReadLimits;
 use crate::export::collector::profile_reader::ProfileReader;
 use crate::export::collector::selection::Query;
@@ -310,7 +311,7 @@ fn a_sum_without_room_for_its_stacks_has_its_tree() {
         store.append(&[wide(1, START + minute * 60, &mut numbers)]).unwrap();
     }
     let missing = store.missing_sums(END, 1, |_, _, _| false).remove(0);
-    let whole = making::make(&store, &missing).unwrap();
+    let whole = sum_period(&store, &missing).unwrap();
     let parts: Vec<_> = missing.parts.iter().collect();
     let content = |bytes: &[u8], detail| stored_sum::parse(bytes, &parts, detail).map(|sum| sum.content);
     assert!(matches!(content(&whole, SumDetail::All), Ok(SumContent::Stacks(_))));

@@ -120,14 +120,14 @@ fn a_long_sum_without_those_of_hours_is_made_of_profiles() {
         let missing = store.missing_sums(LATE, usize::MAX, |_, _, _| false);
         missing.into_iter().find(|sum| is_long(sum.period)).unwrap()
     };
-    let of_profiles = making::make(&store, &missing()).unwrap();
+    let of_profiles = sum_period(&store, &missing()).unwrap();
     // All shorter ones stand before it.
     let order: Vec<_> = store.missing_sums(LATE, usize::MAX, |_, _, _| false);
     assert!(order.iter().map(|sum| sum.period.length.max(HOUR)).is_sorted());
     for sum in order.iter().filter(|sum| sum.period.length <= HOUR) {
-        store.write_sum(sum, &making::make(&store, sum).unwrap()).unwrap();
+        store.write_sum(sum, &sum_period(&store, sum).unwrap()).unwrap();
     }
-    let of_hours = making::make(&store, &missing()).unwrap();
+    let of_hours = sum_period(&store, &missing()).unwrap();
     let parts = missing().parts;
     let parts: Vec<_> = parts.iter().collect();
     let read = |bytes: &[u8]| {

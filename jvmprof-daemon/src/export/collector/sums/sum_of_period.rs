@@ -1,4 +1,5 @@
-//! Makes sums: up to an hour of the profiles, of more time of the sums of its hours.
+//! Makes the sum of one period: up to an hour from its profiles, longer ones from the sums of their
+//! hours.
 
 use super::stored_sum::{self, EncodeError, StoredSum, SumContent, SumDetail, SummedPart};
 use crate::event_type::EventType;
@@ -20,7 +21,7 @@ const SUMMED_TYPE: &str = "samples";
 
 /// A sum that can't be made.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::export::collector) enum MakingError {
+pub(in crate::export::collector) enum PeriodSumError {
     #[error(transparent)]
     Sum(#[from] SumError),
     #[error("reading a profile that is to be summed: {0}")]
@@ -41,26 +42,29 @@ pub(in crate::export::collector) fn tree_nodes(length: i64) -> usize {
     (HOUR_NODES * (length as f64 / HOUR as f64).sqrt()) as usize
 }
 
-/// Adds up profiles.
+/// Adds up the profiles of a period, and returns the bytes of its [`StoredSum`].
 ///
 /// # Errors
 /// One of them can't be read, or there is no exact sum.
-pub(in crate::export::collector) fn make(store: &Store, sum: &MissingSum) -> Result<Vec<u8>, MakingError> {
-    let making = Making {
+pub(in crate::export::collector) fn sum_period(
+    store: &Store,
+    sum: &MissingSum,
+) -> Result<Vec<u8>, PeriodSumError> {
+    let series = SummedSeries {
         store,
         labels: &sum.labels,
         is_cpu: sum.labels.get(NAME_LABEL).is_some_and(|name| name == EventType::Cpu.descriptor().series),
     };
     let profiles: Vec<_> = sum.parts.iter().collect();
     if sum.period.length > HOUR {
-        making.of_hours(sum, &profiles)
+        series.of_hours(sum, &profiles)
     } else {
-        making.of_profiles(sum, &profiles)
+        series.of_profiles(sum, &profiles)
     }
 }
 
 /// The series whose profiles are added up.
-struct Making<'a> {
+struct SummedSeries<'a> {
     store: &'a Store,
     labels: &'a LabelSet,
     is_cpu: bool,
@@ -73,8 +77,8 @@ struct SummedStacks {
     events: u64,
 }
 
-impl Making<'_> {
-    fn of_profiles(&self, sum: &MissingSum, profiles: &[&ProfileRef]) -> Result<Vec<u8>, MakingError> {
+impl SummedSeries<'_> {
+    fn of_profiles(&self, sum: &MissingSum, profiles: &[&ProfileRef]) -> Result<Vec<u8>, PeriodSumError> {
         let SummedStacks { stacks, parts, events } = self.stacks(profiles)?;
         let mut builder = self.builder();
         self.add_stacks(&mut builder, &stacks)?;
@@ -84,7 +88,7 @@ impl Making<'_> {
     }
 
     /// One hour after the other is in memory.
-    fn of_hours(&self, sum: &MissingSum, profiles: &[&ProfileRef]) -> Result<Vec<u8>, MakingError> {
+    fn of_hours(&self, sum: &MissingSum, profiles: &[&ProfileRef]) -> Result<Vec<u8>, PeriodSumError> {
         let mut builder = self.builder();
         let (mut parts, mut events, mut lacking) = (Vec::new(), 0_u64, 0_u64);
         let hour = |profile: &ProfileRef| SumPeriod::of(profile.start, HOUR);
@@ -122,16 +126,16 @@ impl Making<'_> {
         })
     }
 
-    fn stacks(&self, profiles: &[&ProfileRef]) -> Result<SummedStacks, MakingError> {
+    fn stacks(&self, profiles: &[&ProfileRef]) -> Result<SummedStacks, PeriodSumError> {
         let mut stacks = StackSum::of_series(is_jvm(self.labels));
         let (mut parts, mut events) = (Vec::new(), 0_u64);
         for reference in profiles {
-            let bytes = self.store.read(reference).map_err(MakingError::Unread)?;
+            let bytes = self.store.read(reference).map_err(PeriodSumError::Unread)?;
             let profile = decode(&bytes, DecodeLimits::default())
-                .map_err(|error| MakingError::Part(error.to_string()))?;
+                .map_err(|error| PeriodSumError::Part(error.to_string()))?;
             let text = |index: i64| usize::try_from(index).ok().and_then(|at| profile.string_table.get(at));
             if !profile.sample_type.iter().any(|of| text(of.r#type).is_some_and(|name| name == SUMMED_TYPE)) {
-                return Err(MakingError::OtherTypes);
+                return Err(PeriodSumError::OtherTypes);
             }
             stacks.add(&profile)?;
             events = events.saturating_add(sampled_events(&profile, SUMMED_TYPE));
@@ -150,21 +154,21 @@ impl Making<'_> {
         builder
     }
 
-    fn add_stacks(&self, builder: &mut TreeBuilder, stacks: &Profile) -> Result<(), MakingError> {
+    fn add_stacks(&self, builder: &mut TreeBuilder, stacks: &Profile) -> Result<(), PeriodSumError> {
         let series = PprofSeries {
             labels: Some(self.labels),
             sample_type: Some(SUMMED_TYPE),
             ..PprofSeries::default()
         };
-        builder.add_pprof(stacks, &series).map_err(|error| MakingError::Part(error.to_string()))
+        builder.add_pprof(stacks, &series).map_err(|error| PeriodSumError::Part(error.to_string()))
     }
 
     /// Returns what the samples of a profile of CPU time were taken in.
-    fn activities(&self, profile: &Profile) -> Result<ActivitySamples, MakingError> {
+    fn activities(&self, profile: &Profile) -> Result<ActivitySamples, PeriodSumError> {
         // One for each profile: a builder keeps every function that it has seen.
         let mut builder = self.builder();
         let series = PprofSeries { labels: Some(self.labels), ..PprofSeries::default() };
-        builder.add_pprof(profile, &series).map_err(|error| MakingError::Part(error.to_string()))?;
+        builder.add_pprof(profile, &series).map_err(|error| PeriodSumError::Part(error.to_string()))?;
         Ok(builder.take_activity_totals())
     }
 }
