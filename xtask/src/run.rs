@@ -33,7 +33,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
 }
 
 /// Runs the command and captures its output; fails unless it succeeds.
-pub(crate) fn captured(command: &mut Command) -> anyhow::Result<Output> {
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<Output> {
     let line = command_line(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
     if !output.status.success() {
@@ -45,8 +45,8 @@ pub(crate) fn captured(command: &mut Command) -> anyhow::Result<Output> {
 
 /// Returns the standard output of the command, without the blanks at its ends; fails unless the
 /// command succeeds.
-pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
-    let output = captured(command)?;
+pub(crate) fn stdout_text(command: &mut Command) -> anyhow::Result<String> {
+    let output = output(command)?;
     let text = String::from_utf8(output.stdout)
         .with_context(|| format!("reading the output of `{}` as UTF-8", command_line(command)))?;
     Ok(text.trim().to_owned())
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_failing_command_is_named_with_its_errors() {
-        let error = output(Command::new("sh").args(["-c", "echo no >&2; exit 3"])).unwrap_err();
+        let error = stdout_text(Command::new("sh").args(["-c", "echo no >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("exit status: 3: no"), "{text}");
     }

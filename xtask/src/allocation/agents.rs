@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::recorded::Recorded;
 use crate::files;
 use crate::paths;
-use crate::run::{output, run};
+use crate::run::{run, stdout_text};
 use crate::zoo::Jdk;
 
 const ASYNC_PROFILER: &str = "tools.profiler:async-profiler:4.2";
@@ -85,7 +85,7 @@ impl Agent {
             Self::FlightRecorder { recording } => {
                 let mut jfr = Command::new(jdk.home.join("bin/jfr"));
                 jfr.args(["print", "--json", "--stack-depth", "64", "--events", JFR_EVENTS]);
-                let json = output(jfr.arg(recording))?;
+                let json = stdout_text(jfr.arg(recording))?;
                 folded(&serde_json::from_str(&json).context("reading JFR's events")?)?
             }
             Self::AsyncProfiler { collapsed, .. } => {

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use super::{Load, RecordSummary};
 use crate::files;
 use crate::paths;
-use crate::run::{command_line, output, run};
+use crate::run::{command_line, run, stdout_text};
 use crate::setup::packages::on_path;
 
 /// Samples a second: several of each turn.
@@ -190,7 +190,7 @@ fn by_profile_bee(profile_bee: &Path, traced: &Traced<'_>) -> anyhow::Result<Nam
     let mut command = Command::new(profile_bee);
     command.args(["--frequency", FREQUENCY, "--time", "3000", "--pid", &load.pid().to_string(), "--output"]);
     // It prints its log on standard output, too.
-    output(command.arg(&stacks))?;
+    stdout_text(command.arg(&stacks))?;
     drop(load);
     traced.clean_up()?;
     of_folded(&stacks)
@@ -210,7 +210,7 @@ fn by_perf(traced: &Traced<'_>, is_injected: bool) -> anyhow::Result<NamingScore
         run(Command::new("perf").args(["inject", "--jit", "-i"]).arg(&recorded).arg("-o").arg(&injected))?;
         data = &injected;
     }
-    let script = output(Command::new("perf").args(["script", "-F", "ip,sym", "-i"]).arg(data))?;
+    let script = stdout_text(Command::new("perf").args(["script", "-F", "ip,sym", "-i"]).arg(data))?;
     traced.clean_up()?;
     Ok(of_script(&script))
 }

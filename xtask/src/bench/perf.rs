@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use crate::bench::{Function, Load, record};
-use crate::run::{command_line, output};
+use crate::run::{command_line, stdout_text};
 
 /// Number of functions that are compared.
 const TOP: usize = 10;
@@ -51,7 +51,7 @@ pub(crate) fn compare(
     }
     drop(load);
     let mut script = Command::new("perf");
-    let script = output(script.args(["script", "-F", "comm,pid,ip,sym", "-i"]).arg(&data))?;
+    let script = stdout_text(script.args(["script", "-F", "comm,pid,ip,sym", "-i"]).arg(&data))?;
     let (perf_samples, perf_top) = top(&script);
     let known: HashSet<&str> = ours.top.iter().map(|function| function.name.as_str()).collect();
     let missing = perf_top.iter().filter(|function| !known.contains(function.name.as_str()));

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 
 use crate::files;
 use crate::paths;
-use crate::run::{command_line, output, run};
+use crate::run::{command_line, run, stdout_text};
 use crate::setup::packages;
 
 /// Mirror for machines without a Debian source of their own.
@@ -128,17 +128,17 @@ impl Suite {
     /// Returns the dependency of a package whose name has this prefix; `None` without package or
     /// dependency.
     fn dependency(&self, package: &str, prefix: &str) -> anyhow::Result<Option<String>> {
-        let policy = output(self.apt("apt-cache").args(["policy", package]))?;
+        let policy = stdout_text(self.apt("apt-cache").args(["policy", package]))?;
         if policy.is_empty() {
             return Ok(None);
         }
-        let text = output(self.apt("apt-cache").args(["depends", package]))?;
+        let text = stdout_text(self.apt("apt-cache").args(["depends", package]))?;
         Ok(depends_on(&text, prefix).map(str::to_owned))
     }
 
     /// Fetches this package's newest version and returns the kernel image in it.
     fn vmlinuz(&self, package: &str) -> anyhow::Result<PathBuf> {
-        let uris = output(self.apt("apt-get").args(["download", "--print-uris", package]))?;
+        let uris = stdout_text(self.apt("apt-get").args(["download", "--print-uris", package]))?;
         let file = file_name(&uris).with_context(|| format!("apt has no address for {package}: {uris}"))?;
         let unpacked = folder().join("unpacked").join(file.trim_end_matches(".deb"));
         if let Some(found) = find_vmlinuz(&unpacked) {
@@ -177,7 +177,7 @@ pub(crate) fn debian_mirror() -> String {
     let known = || {
         let format = "$(ORIGIN) $(CODENAME) $(REPO_URI)";
         let targets = ["indextargets", "--format", format, "Created-By: Packages", "Component: main"];
-        mirror_of(&output(Command::new("apt-get").args(targets)).unwrap_or_default())
+        mirror_of(&stdout_text(Command::new("apt-get").args(targets)).unwrap_or_default())
     };
     let found = known().or_else(|| {
         // apt doesn't know the origin of a source that was never fetched.

@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use cpio::newc::{self, ModeFileType};
 
-use crate::run::output;
+use crate::run::stdout_text;
 
 /// Files of this machine by their paths in the image.
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ impl Image {
     /// # Errors
     /// ldd can't read the file, or a library is missing.
     pub(super) fn add_libraries(&mut self, of: &Path) -> anyhow::Result<()> {
-        let text = output(Command::new("ldd").arg(of))?;
+        let text = stdout_text(Command::new("ldd").arg(of))?;
         for library in libraries(&text) {
             match library {
                 Library::At(path) if self.files.values().any(|from| *from == path) => {}

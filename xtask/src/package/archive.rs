@@ -9,7 +9,7 @@ use anyhow::Context as _;
 
 use crate::files;
 use crate::paths;
-use crate::run::{output, run};
+use crate::run::{run, stdout_text};
 
 /// What is in the archive, beside the program, and where that is in the sources.
 const FILES: [(&str, &str); 6] = [
@@ -45,7 +45,7 @@ pub(super) fn build(folder: &Path, program: &Path, generated: &Path) -> anyhow::
     tar.arg("--file").arg(&archive).arg(&name);
     run(tar.current_dir(folder))?;
     let file_name = format!("{name}.tar.gz");
-    let sum = output(Command::new("sha256sum").arg(&file_name).current_dir(folder))?;
+    let sum = stdout_text(Command::new("sha256sum").arg(&file_name).current_dir(folder))?;
     files::write(&folder.join("SHA256SUMS"), sum)?;
     run(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(folder))?;
     Ok(archive)
@@ -94,7 +94,7 @@ mod tests {
         files::write(&program, "a program").unwrap();
         let archive = build(folder.path(), &program, &generated).unwrap();
         let bytes = fs::read(&archive).unwrap();
-        let listed = output(Command::new("tar").arg("-tzf").arg(&archive)).unwrap();
+        let listed = stdout_text(Command::new("tar").arg("-tzf").arg(&archive)).unwrap();
         let names = listed.lines().filter_map(|name| name.split_once('/')).map(|(_, name)| name);
         let mut names: Vec<&str> = names.filter(|name| !name.is_empty() && !name.ends_with('/')).collect();
         names.sort_unstable();

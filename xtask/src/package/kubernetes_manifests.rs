@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::files;
 use crate::paths;
-use crate::run::{output, run};
+use crate::run::{run, stdout_text};
 
 /// Versions of Kubernetes that are checked: the chart's oldest, those around appArmorProfile, and a
 /// new one.
@@ -97,7 +97,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
 /// Writes the output of `render` to a file, and validates it.
 fn check(validate: &Path, version: &str, file: &Path, render: &mut Command) -> anyhow::Result<()> {
-    files::write(file, output(render)?)?;
+    files::write(file, stdout_text(render)?)?;
     run(Command::new(validate).args(["--strict", "--kubernetes-version", version]).arg(file))
 }
 

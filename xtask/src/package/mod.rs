@@ -17,7 +17,7 @@ use anyhow::{Context as _, bail};
 
 use crate::files;
 use crate::paths;
-use crate::run::{output, run};
+use crate::run::{run, stdout_text};
 use crate::setup::packages;
 use crate::setup::tools::{CARGO_DEB, Tool};
 
@@ -76,7 +76,7 @@ fn program(profile: &str, given: Option<&Path>) -> anyhow::Result<PathBuf> {
         }
     }
     run(Command::new("strip").arg("--strip-debug").arg(&program))?;
-    let needed = output(Command::new("readelf").arg("--dynamic").arg(&program))?;
+    let needed = stdout_text(Command::new("readelf").arg("--dynamic").arg(&program))?;
     if needed.contains("(NEEDED)") {
         bail!("{} isn't static: {needed}", program.display());
     }
@@ -100,7 +100,7 @@ fn generate(program: &Path) -> anyhow::Result<PathBuf> {
     // Both distributions want them packed. cargo-deb packs none that lies below the target folder.
     run(Command::new("gzip").args(["--best", "--no-name", "--recursive"]).arg(&pages))?;
     for shell in ["bash", "zsh", "fish"] {
-        let script = output(Command::new(program).args(["completions", shell]))?;
+        let script = stdout_text(Command::new(program).args(["completions", shell]))?;
         let file = folder.join(shell);
         files::write(&file, script)?;
     }
@@ -141,7 +141,7 @@ fn image_root(folder: &Path, program: &Path) -> anyhow::Result<PathBuf> {
     files::remove_folder(&root)?;
     let script = paths::workspace().join("deploy/container/root.sh");
     run(Command::new(script).arg(program).arg("/etc/ssl/certs/ca-certificates.crt").arg(&root))?;
-    let sizes = output(Command::new("du").args(["--summarize", "--bytes"]).arg(&root))?;
+    let sizes = stdout_text(Command::new("du").args(["--summarize", "--bytes"]).arg(&root))?;
     let bytes: u64 = sizes
         .split_whitespace()
         .next()

@@ -8,7 +8,7 @@ use anyhow::bail;
 
 use super::{TARGET, path_with};
 use crate::paths;
-use crate::run::{output, run};
+use crate::run::{run, stdout_text};
 use crate::setup::tools::CARGO_GENERATE_RPM;
 
 /// Packs the program.
@@ -23,9 +23,9 @@ pub(super) fn build(folder: &Path, profile: &str) -> anyhow::Result<PathBuf> {
 
 /// Compares the package with the Debian one, by the names of files and by what is a setting.
 pub(super) fn check(rpm: &Path, deb: &Path) -> anyhow::Result<()> {
-    let listed = output(Command::new("rpm").args(["--query", "--list", "--package"]).arg(rpm))?;
+    let listed = stdout_text(Command::new("rpm").args(["--query", "--list", "--package"]).arg(rpm))?;
     let of_rpm: BTreeSet<String> = listed.lines().filter_map(shipped).collect();
-    let listed = output(Command::new("dpkg-deb").arg("--contents").arg(deb))?;
+    let listed = stdout_text(Command::new("dpkg-deb").arg("--contents").arg(deb))?;
     let names = listed.lines().filter_map(|line| line.split_whitespace().nth(5));
     let of_deb: BTreeSet<String> = names.filter_map(shipped).collect();
     if of_rpm != of_deb {
@@ -36,7 +36,7 @@ pub(super) fn check(rpm: &Path, deb: &Path) -> anyhow::Result<()> {
             only(&of_deb, &of_rpm)
         );
     }
-    let settings = output(Command::new("rpm").args(["--query", "--configfiles", "--package"]).arg(rpm))?;
+    let settings = stdout_text(Command::new("rpm").args(["--query", "--configfiles", "--package"]).arg(rpm))?;
     let settings: BTreeSet<&str> = settings.lines().collect();
     let expected = ["/etc/default/jvmprof", "/etc/default/jvmprof-collector", "/etc/jvmprof/jvmprof.toml"];
     if settings != BTreeSet::from(expected) {

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::bail;
 
 use crate::files;
-use crate::run::{output, require_root, run};
+use crate::run::{require_root, run, stdout_text};
 
 /// Programs of this machine that the scripts call.
 const PROGRAMS: [&str; 3] = ["/bin/sh", "/bin/cat", "/bin/rmdir"];
@@ -52,7 +52,7 @@ pub(super) fn check(folder: &Path, rpm: &Path) -> anyhow::Result<()> {
             files::write(&settings, "# changed\n")?;
         }
     }
-    let left = output(Command::new("find").arg(&root).args(["-name", "*jvmprof*", "-printf", "%P\n"]))?;
+    let left = stdout_text(Command::new("find").arg(&root).args(["-name", "*jvmprof*", "-printf", "%P\n"]))?;
     if left != "etc/jvmprof\netc/jvmprof/jvmprof.toml.rpmsave" {
         bail!("the removed RPM leaves\n{left}");
     }
@@ -72,7 +72,7 @@ fn make_root(root: &Path) -> anyhow::Result<()> {
         files::create_folder(&root.join(folder))?;
     }
     for program in PROGRAMS {
-        let libraries = output(Command::new("ldd").arg(program))?;
+        let libraries = stdout_text(Command::new("ldd").arg(program))?;
         let libraries = libraries.split_whitespace().filter(|word| word.starts_with('/'));
         let mut copy = Command::new("cp");
         copy.args(["--dereference", "--parents", program]).args(libraries).arg(root);

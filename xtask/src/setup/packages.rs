@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
-use crate::run::{output, run};
+use crate::run::{run, stdout_text};
 
 /// Evidence that something is installed, by whatever means.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ pub(crate) fn apt_update() -> anyhow::Result<()> {
 
 /// Returns whether apt has such a package in its lists.
 pub(crate) fn apt_has(package: &str) -> bool {
-    output(Command::new("apt-cache").args(["policy", package]))
+    stdout_text(Command::new("apt-cache").args(["policy", package]))
         .is_ok_and(|text| text.contains("Candidate:") && !text.contains("Candidate: (none)"))
 }
 
@@ -142,7 +142,7 @@ fn apt(args: &[&str]) -> Command {
 }
 
 fn is_installed(package: &str) -> bool {
-    output(Command::new("dpkg-query").args(["--show", "--showformat=${Status}", package]))
+    stdout_text(Command::new("dpkg-query").args(["--show", "--showformat=${Status}", package]))
         .is_ok_and(|status| status == "install ok installed")
 }
 

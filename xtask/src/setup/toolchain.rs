@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 
 use crate::files;
 use crate::paths;
-use crate::run::{output, run};
+use crate::run::{run, stdout_text};
 
 /// Version of rustc (LLVM 22.1) that the committed object is built with.
 pub(crate) const RUSTC: &str = "1.95.0";
@@ -70,7 +70,7 @@ impl Toolchain {
     }
 
     fn version(&self) -> anyhow::Result<String> {
-        let line = output(self.command("rustc").arg("--version"))?;
+        let line = stdout_text(self.command("rustc").arg("--version"))?;
         let version = line.split_whitespace().nth(1).map(str::to_owned);
         version.with_context(|| format!("finding the version in `{line}`"))
     }
@@ -88,7 +88,7 @@ impl Toolchain {
     }
 
     fn find_library(&self) -> anyhow::Result<PathBuf> {
-        let sysroot = PathBuf::from(output(self.command("rustc").args(["--print", "sysroot"]))?);
+        let sysroot = PathBuf::from(stdout_text(self.command("rustc").args(["--print", "sysroot"]))?);
         let own = sysroot.join("lib/rustlib/src/rust/library");
         if is_library(&own) {
             return Ok(own);

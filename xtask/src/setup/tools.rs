@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::paths;
-use crate::run::{output, run};
+use crate::run::{run, stdout_text};
 
 /// A binary crate whose binary has the crate's name.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Tool {
     }
 
     fn is_version_of(&self, path: &Path) -> bool {
-        let version = output(Command::new(path).arg("--version"));
+        let version = stdout_text(Command::new(path).arg("--version"));
         version.is_ok_and(|line| line.split_whitespace().any(|word| word == self.version))
     }
 }

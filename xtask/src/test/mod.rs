@@ -17,7 +17,7 @@ use self::failures::{Failure, FailureReader};
 use crate::ebpf;
 use crate::kernels;
 use crate::paths;
-use crate::run::{command_line, output, require_root, run};
+use crate::run::{command_line, require_root, run, stdout_text};
 use crate::setup::build;
 use crate::setup::installed_jdks;
 use crate::setup::packages;
@@ -264,7 +264,7 @@ fn deny() -> anyhow::Result<()> {
         let what = ["check", "--hide-inclusion-graph", "licenses", "bans", "sources"];
         run(&mut command(manifest, &what))?;
     }
-    if let Err(error) = output(&mut command(&manifests[0], &["fetch", "db"])) {
+    if let Err(error) = stdout_text(&mut command(&manifests[0], &["fetch", "db"])) {
         let why = format!("{error:#}");
         let why = why.lines().last().unwrap_or_default();
         eprintln!("advisories NOT checked, their database isn't reached from here: {why}");
@@ -354,7 +354,7 @@ fn test_binaries(package: &str) -> anyhow::Result<Vec<String>> {
         kind: Vec<String>,
         name: String,
     }
-    let text = output(&mut cargo(&["metadata", "--no-deps", "--format-version=1", "--locked"]))?;
+    let text = stdout_text(&mut cargo(&["metadata", "--no-deps", "--format-version=1", "--locked"]))?;
     let metadata: Metadata = serde_json::from_str(&text).context("reading cargo's metadata")?;
     let targets = metadata.packages.into_iter().filter(|found| found.name == package);
     let tests = targets.flat_map(|package| package.targets).filter(|target| target.kind == ["test"]);

@@ -36,7 +36,7 @@ pub(crate) use self::required_jdks::{Jdk, JdkRequest};
 use self::stack_check::Checker;
 use crate::files;
 use crate::paths;
-use crate::run::{output, require_root};
+use crate::run::{require_root, stdout_text};
 use crate::setup::build;
 
 /// Least part of one CPU's time in which the programs must be sampled. Other work may share the
@@ -307,7 +307,7 @@ impl Zoo {
         let _ = fs::remove_file(&file);
         let training = [all_flags.clone(), archive.training_flags(&file)].concat();
         let training = compiled.arguments(&training, &compiled.jar, TRAINING_SECONDS, programs);
-        output(&mut jdk.command(&training)).context("training for the archive")?;
+        stdout_text(&mut jdk.command(&training)).context("training for the archive")?;
         if !file.is_file() {
             bail!("JDK {} wrote no {}", jdk.feature, file.display());
         }

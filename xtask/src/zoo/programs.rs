@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use super::expected_stacks::Expectations;
 use crate::files;
 use crate::paths;
-use crate::run::output;
+use crate::run::stdout_text;
 use crate::setup::installed_jdks;
 
 /// The programs of `xtask/zoo`, by the names of their classes.
@@ -158,7 +158,7 @@ pub(super) fn compile() -> anyhow::Result<Compiled> {
     let javac = |options: &[&str], into: &Path, files: &[PathBuf]| {
         let mut command = Command::new(&javac);
         command.args(["--release", "8", "-nowarn", "-Xlint:-options"]).args(options);
-        output(command.arg("-d").arg(into).arg("-cp").arg(&compiled.classes).args(files))
+        stdout_text(command.arg("-d").arg(into).arg("-cp").arg(&compiled.classes).args(files))
     };
     eprintln!("compiling the oracle programs");
     javac(&["-g"], &compiled.classes, &sources)?;
@@ -179,8 +179,8 @@ pub(super) fn compile() -> anyhow::Result<Compiled> {
     }
     let manifest = paths::zoo().join("generated/manifest");
     files::write(&manifest, AGENT)?;
-    output(Command::new(&jar).arg("cfm").arg(&compiled.agent).arg(&manifest))?;
-    output(Command::new(&jar).arg("cf").arg(&compiled.jar).arg("-C").arg(&compiled.classes).arg("."))?;
+    stdout_text(Command::new(&jar).arg("cfm").arg(&compiled.agent).arg(&manifest))?;
+    stdout_text(Command::new(&jar).arg("cf").arg(&compiled.jar).arg("-C").arg(&compiled.classes).arg("."))?;
     files::write(&stamp, now)?;
     Ok(compiled)
 }
@@ -210,7 +210,7 @@ fn compile_late(classes: &Path) -> anyhow::Result<()> {
     };
     let mut command = Command::new(javac);
     command.args(["--release", "22", "-nowarn", "-g", "-d"]).arg(classes).arg("-cp").arg(classes);
-    output(command.arg(sources().join("jdk22").join(LATE).with_extension("java"))).map(drop)
+    stdout_text(command.arg(sources().join("jdk22").join(LATE).with_extension("java"))).map(drop)
 }
 
 /// Returns the folder, emptied.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
-use crate::run::{KillOnDrop, captured, command_line};
+use crate::run::{KillOnDrop, command_line, output};
 
 /// Time that a program runs before a recording by its pid begins: long enough for compiled code to
 /// be there.
@@ -85,7 +85,7 @@ impl Recorder<'_> {
     /// output.
     fn around(&self, words: &[OsString], profile: &Path) -> anyhow::Result<(String, String)> {
         let mut record = self.command(profile);
-        let output = captured(record.arg("--").args(words))?;
+        let output = output(record.arg("--").args(words))?;
         let summary = String::from_utf8_lossy(&output.stdout).into_owned();
         let printed = format!("{summary}{}", String::from_utf8_lossy(&output.stderr));
         Ok((summary, printed))
@@ -107,7 +107,7 @@ impl Recorder<'_> {
         let summary = if ended {
             String::new()
         } else {
-            let output = captured(self.command(profile).arg("--pid").arg(child.0.id().to_string()))?;
+            let output = output(self.command(profile).arg("--pid").arg(child.0.id().to_string()))?;
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
         let mut printed = String::new();

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 
 use super::debian_sid;
 use crate::paths;
-use crate::run::{output, run};
+use crate::run::{run, stdout_text};
 use crate::setup::installed_jdks;
 
 /// The JDKs of the full matrix: those with long-term support, and the newest.
@@ -147,7 +147,7 @@ impl Jdk {
     pub(super) fn takes(&self, flags: &[&str]) -> bool {
         let mut args: Vec<OsString> = flags.iter().map(OsString::from).collect();
         args.push("-version".into());
-        output(&mut self.command(&args)).is_ok()
+        stdout_text(&mut self.command(&args)).is_ok()
     }
 
     /// Returns the file with all its classes, written the first time; `classes` contains
