@@ -41,7 +41,7 @@ const VIEWS: u32 = 3;
 const MAX_PROBES: u32 = 64;
 
 /// Returns the object that the field or root at `slot` refers to; 0 for none, and for what is no
-/// root; [`UNRESOLVED`].
+/// root; [`UNRESOLVED`] if the collector may be moving it, or the slot can't be read.
 #[inline(always)]
 pub fn load_reference(target: &mut impl HotspotTarget, jvm: &Jvm, slot: Avma, is_root: bool) -> Avma {
     let Some(value) = target.read_object(slot) else { return UNRESOLVED };

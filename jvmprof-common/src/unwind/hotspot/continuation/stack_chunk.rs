@@ -42,19 +42,19 @@ pub struct FrozenWalk {
 }
 
 /// Returns the youngest chunk of the continuation whose `ContinuationEntry` may be here; 0 if it
-/// isn't, or has none; [`UNRESOLVED`].
+/// isn't, or has none; [`UNRESOLVED`] if the collector may be moving what leads to it.
 #[inline(always)]
 pub fn youngest_chunk(target: &mut impl HotspotTarget, jvm: &Jvm, entry: StackAddress) -> Avma {
     let chunk = tail(target, jvm, entry + ENTRY_CONT[0]);
     if chunk == Avma(0) { tail(target, jvm, entry + ENTRY_CONT[1]) } else { chunk }
 }
 
-/// Returns the youngest chunk of the continuation that a slot refers to; 0 if it refers to none;
-/// [`UNRESOLVED`].
+/// Returns the chunk in `Continuation::tail`, the youngest, of the continuation that a slot refers
+/// to; 0 if it refers to none; [`UNRESOLVED`] if the collector may be moving one of the two.
 #[inline(always)]
 fn tail(target: &mut impl HotspotTarget, jvm: &Jvm, slot: StackAddress) -> Avma {
     let continuation = target.load_reference(jvm, slot.avma(), true);
-    // The entry refers to a chunk, too, whose field at this offset would be another.
+    // Entries refer to a chunk, too: that is none. UNRESOLVED, bit 0, stays; objects are aligned.
     if continuation == Avma(0) || continuation == UNRESOLVED || is_chunk(target, jvm, continuation) {
         return Avma(continuation.0 & UNRESOLVED.0);
     }
@@ -66,7 +66,7 @@ fn tail(target: &mut impl HotspotTarget, jvm: &Jvm, slot: StackAddress) -> Avma 
     if is_chunk(target, jvm, chunk) { chunk } else { Avma(0) }
 }
 
-/// Returns the next older chunk; 0 if there is none; [`UNRESOLVED`].
+/// Returns the next older chunk; 0 if there is none; [`UNRESOLVED`] if it may be moving.
 #[inline(always)]
 pub fn parent(target: &mut impl HotspotTarget, jvm: &Jvm, chunk: Avma) -> Avma {
     target.load_reference(jvm, chunk.wrapping_add(u64::from(jvm.chunks.parent)), false)
