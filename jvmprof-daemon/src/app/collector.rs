@@ -125,8 +125,8 @@ async fn run_collector(args: &CollectorArgs) -> anyhow::Result<()> {
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
         tracing::debug!(%error, "the service manager can't be notified");
     }
-    let counted = Arc::new(Counted { collector: Arc::clone(&collector), store, sums });
-    let metrics = Router::new().route("/metrics", get(scrape)).with_state(counted);
+    let state = Arc::new(MetricsState { collector: Arc::clone(&collector), store, sums });
+    let metrics = Router::new().route("/metrics", get(scrape)).with_state(state);
     let mut router = routes(Arc::clone(&collector)).merge(page).merge(page_server::protect(metrics, listen));
     if let Some(token) = &access.token {
         router = require_token(router, Arc::clone(token));
@@ -144,15 +144,16 @@ async fn run_collector(args: &CollectorArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What has counters, and the thread that makes sums as long as this lives.
-struct Counted {
+/// State of the metrics endpoint: what has counters, and the thread that makes sums as long as this
+/// lives.
+struct MetricsState {
     collector: Arc<CollectorService>,
     store: Arc<Store>,
     sums: BackgroundSums,
 }
 
-async fn scrape(State(counted): State<Arc<Counted>>) -> Response {
-    let Counted { collector, store, sums } = &*counted;
+async fn scrape(State(state): State<Arc<MetricsState>>) -> Response {
+    let MetricsState { collector, store, sums } = &*state;
     let snapshot = CollectorSnapshot {
         requests: collector.counters(),
         store: store.counters(),

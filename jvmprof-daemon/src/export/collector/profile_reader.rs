@@ -1,12 +1,12 @@
 //! Reads many stored profiles for one answer, within limits of bytes and time, and no
 //! further than anybody waits for.
 
-mod counted;
-mod counting;
+mod count_selection;
+mod covering_sums;
 mod decode_ahead;
+mod partial_answer;
 mod pause_timeline;
 mod plan;
-mod summed;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::proto::pprof::Profile;
 
 use decode_ahead::for_each_profile;
 pub(super) use pause_timeline::PauseTimeline;
-use plan::{Counting, SelectedProfiles};
+use plan::{RequestContext, SelectedProfiles};
 
 /// Limits of what one request may cost.
 #[derive(Clone, Copy, Debug)]
@@ -141,16 +141,16 @@ impl ProfileReader {
         let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
         let has_activities = unit == ShownUnit::Samples && self.is_cpu_time(query);
         let group = query.group.as_ref().filter(|by| self.has_several(query, by));
-        let counting = Counting { reader: self, query, group, has_activities, begin: Instant::now() };
+        let request = RequestContext { reader: self, query, group, has_activities, begin: Instant::now() };
         let selected = SelectedProfiles::new(&query.selection, &self.store);
         let selected_base = query.base.as_ref().map(|base| SelectedProfiles::new(base, &self.store));
-        let mut plan = counting.plan(&selected);
-        let mut base_plan = selected_base.as_ref().map(|base| counting.plan(base));
+        let mut plan = request.plan(&selected);
+        let mut base_plan = selected_base.as_ref().map(|base| request.plan(base));
         let mut plans: Vec<_> = base_plan.iter_mut().chain([&mut plan]).collect();
-        let has_all_stacks = counting.decide(&mut plans)?;
-        let (mut builder, main) = counting.count(&plan, has_all_stacks, false)?;
+        let has_all_stacks = request.decide(&mut plans)?;
+        let (mut builder, main) = request.count(&plan, has_all_stacks, false)?;
         let base = base_plan.map(|plan| {
-            let (of_base, read) = counting.count(&plan, has_all_stacks, true)?;
+            let (of_base, read) = request.count(&plan, has_all_stacks, true)?;
             builder.compare();
             builder.add_counts(of_base.into_counts(usize::MAX), None);
             Ok::<_, ReadError>(read)

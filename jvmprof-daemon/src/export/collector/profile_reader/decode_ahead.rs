@@ -20,10 +20,10 @@ pub(super) const MAX_THREADS: usize = 4;
 const AHEAD_LIMITS: DecodeLimits = DecodeLimits { max_bytes: 4 << 20, max_entries: 100_000 };
 
 /// A profile that was read, and decoded if it isn't large.
-pub(super) enum Ahead {
+pub(super) enum ReadProfile {
     Decoded(Result<Box<Profile>, String>),
     /// Beyond [`AHEAD_LIMITS`]: one at a time is decoded, by the caller's thread.
-    Large(Vec<u8>),
+    Undecoded(Vec<u8>),
 }
 
 /// Hands every profile to `take`, or the reason why it can't be read, until that returns an error.
@@ -34,7 +34,7 @@ pub(super) fn for_each_profile<E>(
 ) -> Result<(), E> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
     thread::scope(|scope| {
-        let start = |first: usize| -> Receiver<Ahead> {
+        let start = |first: usize| -> Receiver<ReadProfile> {
             // Without room for any: a thread waits with what it has decoded.
             let (sender, receiver) = sync_channel(0);
             let own = profiles.iter().skip(first).step_by(threads);
@@ -50,8 +50,8 @@ pub(super) fn for_each_profile<E>(
         let receivers: Vec<_> = (0..threads.min(profiles.len())).map(start).collect();
         for (reference, receiver) in profiles.iter().zip(receivers.iter().cycle()) {
             let profile = match receiver.recv().unwrap_or_else(|_| read(store, reference)) {
-                Ahead::Decoded(profile) => profile.map(|profile| *profile),
-                Ahead::Large(bytes) => decode_large(&bytes),
+                ReadProfile::Decoded(profile) => profile.map(|profile| *profile),
+                ReadProfile::Undecoded(bytes) => decode_large(&bytes),
             };
             take(reference, profile)?;
         }
@@ -59,7 +59,11 @@ pub(super) fn for_each_profile<E>(
     })
 }
 
-fn send_all<'a>(store: &Store, profiles: impl Iterator<Item = &'a ProfileRef>, sender: &SyncSender<Ahead>) {
+fn send_all<'a>(
+    store: &Store,
+    profiles: impl Iterator<Item = &'a ProfileRef>,
+    sender: &SyncSender<ReadProfile>,
+) {
     for reference in profiles {
         if sender.send(read(store, reference)).is_err() {
             return;
@@ -72,16 +76,16 @@ pub(super) fn decode_large(bytes: &[u8]) -> Result<Profile, String> {
     decode(bytes, DecodeLimits::default()).map_err(|error| error.to_string())
 }
 
-pub(super) fn read(store: &Store, reference: &ProfileRef) -> Ahead {
+pub(super) fn read(store: &Store, reference: &ProfileRef) -> ReadProfile {
     let bytes = match store.read(reference) {
         Ok(bytes) => bytes,
-        Err(error) => return Ahead::Decoded(Err(error.to_string())),
+        Err(error) => return ReadProfile::Decoded(Err(error.to_string())),
     };
     match decode(&bytes, AHEAD_LIMITS) {
         Err(DecodeError::TooManyEntries { .. } | DecodeError::Gzip(GzipError::TooLarge { .. })) => {
-            Ahead::Large(bytes)
+            ReadProfile::Undecoded(bytes)
         }
-        decoded => Ahead::Decoded(decoded.map(Box::new).map_err(|error| error.to_string())),
+        decoded => ReadProfile::Decoded(decoded.map(Box::new).map_err(|error| error.to_string())),
     }
 }
 

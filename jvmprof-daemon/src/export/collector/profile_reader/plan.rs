@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
-use super::summed::{Item, divide};
+use super::covering_sums::{Item, divide};
 use super::{ProfileReader, ReadError};
 use crate::export::collector::selection::{Group, Query, Selection};
 use crate::export::collector::sums::sum_of_period::tree_nodes;
@@ -38,7 +38,7 @@ impl SelectedProfiles {
 }
 
 /// What all selections of a request have in common.
-pub(super) struct Counting<'a> {
+pub(super) struct RequestContext<'a> {
     pub(super) reader: &'a ProfileReader,
     pub(super) query: &'a Query,
     pub(super) group: Option<&'a Group>,
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-impl<'a> Counting<'a> {
+impl<'a> RequestContext<'a> {
     /// Returns true if stacks of one profile are in several groups.
     pub(super) fn is_by_thread_kind(&self) -> bool {
         self.group == Some(&Group::ThreadKind)

@@ -1,12 +1,12 @@
-//! What one thread counts of a selection.
+//! The part of an answer that one thread counts of a selection.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::decode_ahead::{Ahead, decode_large, read};
-use super::plan::{Counting, Plan};
-use super::summed::{Item, SummedProfiles, read_sum};
+use super::covering_sums::{Item, SummedProfiles, read_sum};
+use super::decode_ahead::{ReadProfile, decode_large, read};
+use super::plan::{Plan, RequestContext};
 use super::{CpuTime, ReadError};
 use crate::export::collector::sample_timeline::ActivityTimeline;
 use crate::export::collector::sums::stored_sum::{StoredSum, SumContent, SumDetail};
@@ -20,8 +20,8 @@ use crate::proto::pprof::Profile;
 const MAX_NODES: usize = 600_000;
 const MIN_NODES: usize = 100;
 
-/// What a thread has counted.
-pub(super) struct Counted {
+/// What one thread has counted; the parts are added up.
+pub(super) struct PartialAnswer {
     pub(super) builder: TreeBuilder,
     pub(super) cpu_time: CpuTime,
     pub(super) events: u64,
@@ -35,7 +35,7 @@ pub(super) struct Counted {
     given_up: u64,
 }
 
-impl Counted {
+impl PartialAnswer {
     /// Returns the most samples that a node of any group may lack.
     pub(super) fn most_lacking(&self) -> u64 {
         let of = |is_group: bool| self.lacking.iter().filter(move |(group, _)| group.is_some() == is_group);
@@ -67,9 +67,9 @@ impl Counted {
     }
 }
 
-/// What the threads of a selection share.
-pub(super) struct Shared<'a, 'b> {
-    counting: &'b Counting<'a>,
+/// What the threads that count a selection have in common.
+pub(super) struct SelectionContext<'a, 'b> {
+    request: &'b RequestContext<'a>,
     plan: &'b Plan<'a>,
     /// Else the heaviest nodes of sums are counted.
     has_all_stacks: bool,
@@ -85,9 +85,9 @@ pub(super) struct Shared<'a, 'b> {
     large: Mutex<()>,
 }
 
-impl<'a, 'b> Shared<'a, 'b> {
+impl<'a, 'b> SelectionContext<'a, 'b> {
     pub(super) fn new(
-        counting: &'b Counting<'a>,
+        request: &'b RequestContext<'a>,
         plan: &'b Plan<'a>,
         has_all_stacks: bool,
         is_base: bool,
@@ -95,15 +95,15 @@ impl<'a, 'b> Shared<'a, 'b> {
     ) -> Self {
         let (single, nodes_of_sums) = (plan.single(), plan.nodes_of_sums());
         let (extra, large) = (AtomicUsize::new(0), Mutex::default());
-        Self { counting, plan, has_all_stacks, is_base, single, nodes_of_sums, is_disjoint, extra, large }
+        Self { request, plan, has_all_stacks, is_base, single, nodes_of_sums, is_disjoint, extra, large }
     }
 }
 
-impl Shared<'_, '_> {
-    pub(super) fn nothing(&self) -> Counted {
+impl SelectionContext<'_, '_> {
+    pub(super) fn empty_answer(&self) -> PartialAnswer {
         let mut builder = self.builder();
         builder.count_base(self.is_base);
-        Counted {
+        PartialAnswer {
             builder,
             cpu_time: CpuTime::default(),
             events: 0,
@@ -116,65 +116,65 @@ impl Shared<'_, '_> {
     }
 
     fn builder(&self) -> TreeBuilder {
-        let mut builder = TreeBuilder::under(self.counting.query.under.clone());
-        if self.counting.has_activities {
+        let mut builder = TreeBuilder::under(self.request.query.under.clone());
+        if self.request.has_activities {
             builder.count_activities();
         }
         builder
     }
 
     /// Counts files, those of a series side by side.
-    pub(super) fn count(&self, items: &[Item<'_>]) -> Result<Counted, ReadError> {
-        let mut counted = self.nothing();
+    pub(super) fn count(&self, items: &[Item<'_>]) -> Result<PartialAnswer, ReadError> {
+        let mut answer = self.empty_answer();
         for of_series in items.chunk_by(|one, next| one.first().fingerprint == next.first().fingerprint) {
             let group = self.plan.group(of_series[0].first());
             if self.has_all_stacks {
-                of_series.iter().try_for_each(|item| self.count_item(&mut counted, item, group))?;
+                of_series.iter().try_for_each(|item| self.count_item(&mut answer, item, group))?;
             } else {
-                self.count_series(&mut counted, of_series, group)?;
+                self.count_series(&mut answer, of_series, group)?;
             }
         }
         if self.is_disjoint && !self.has_all_stacks {
             // What isn't among the heaviest here isn't among those of all.
-            let before = counted.builder.most_lacking();
-            counted.builder.cut(self.counting.reader.limits.nodes);
-            counted.given_up = counted.builder.most_lacking() - before;
+            let before = answer.builder.most_lacking();
+            answer.builder.cut(self.request.reader.limits.nodes);
+            answer.given_up = answer.builder.most_lacking() - before;
         }
-        counted.builder.count_base(false);
-        Ok(counted)
+        answer.builder.count_base(false);
+        Ok(answer)
     }
 
     /// Counts a series in a tree of its own, of which the heaviest nodes are counted in the tree of
     /// all: most of what profiles of minutes have is too light for a page of a long time.
     fn count_series(
         &self,
-        counted: &mut Counted,
+        answer: &mut PartialAnswer,
         items: &[Item<'_>],
         group: Option<&str>,
     ) -> Result<(), ReadError> {
-        let all_series = std::mem::replace(&mut counted.builder, self.builder());
-        let done = items.iter().try_for_each(|item| self.count_item(counted, item, None));
-        let series = std::mem::replace(&mut counted.builder, all_series);
+        let all_series = std::mem::replace(&mut answer.builder, self.builder());
+        let done = items.iter().try_for_each(|item| self.count_item(answer, item, None));
+        let series = std::mem::replace(&mut answer.builder, all_series);
         let counts = series.into_counts(self.plan.nodes_of_series());
-        counted.add_lacking(group, counts.most_lacking());
-        counted.builder.add_counts(counts, group);
+        answer.add_lacking(group, counts.most_lacking());
+        answer.builder.add_counts(counts, group);
         done
     }
 
     fn count_item(
         &self,
-        counted: &mut Counted,
+        answer: &mut PartialAnswer,
         item: &Item<'_>,
         group: Option<&str>,
     ) -> Result<(), ReadError> {
         match item {
-            Item::One(reference) => self.count_profile(counted, reference, group),
-            Item::Sum(of) => self.count_sum(counted, of, group),
+            Item::One(reference) => self.count_profile(answer, reference, group),
+            Item::Sum(of) => self.count_sum(answer, of, group),
         }
     }
 
     fn check_progress(&self) -> Result<(), ReadError> {
-        self.counting.reader.check_progress(self.counting.begin, self.plan.items.len())
+        self.request.reader.check_progress(self.request.begin, self.plan.items.len())
     }
 
     fn detail(&self, sum: &SummedProfiles<'_>) -> SumDetail {
@@ -188,24 +188,24 @@ impl Shared<'_, '_> {
     /// Counts a sum, or else its profiles.
     fn count_sum(
         &self,
-        counted: &mut Counted,
+        answer: &mut PartialAnswer,
         of: &SummedProfiles<'_>,
         group: Option<&str>,
     ) -> Result<(), ReadError> {
         self.check_progress()?;
-        let sum = read_sum(&self.counting.reader.store, of, self.detail(of));
-        if sum.is_some_and(|sum| self.take_sum(counted, of, sum, group).is_ok()) {
-            counted.profiles += of.profiles.len();
+        let sum = read_sum(&self.request.reader.store, of, self.detail(of));
+        if sum.is_some_and(|sum| self.take_sum(answer, of, sum, group).is_ok()) {
+            answer.profiles += of.profiles.len();
             return Ok(());
         }
         let extra = self.extra.fetch_add(of.profiles.len(), Ordering::Relaxed) + of.profiles.len();
-        self.counting.reader.check_numbers(extra + self.single, 0)?;
-        of.profiles.iter().try_for_each(|reference| self.count_profile(counted, reference, group))
+        self.request.reader.check_numbers(extra + self.single, 0)?;
+        of.profiles.iter().try_for_each(|reference| self.count_profile(answer, reference, group))
     }
 
     fn take_sum(
         &self,
-        counted: &mut Counted,
+        answer: &mut PartialAnswer,
         of: &SummedProfiles<'_>,
         sum: StoredSum,
         group: Option<&str>,
@@ -213,41 +213,40 @@ impl Shared<'_, '_> {
         let first = of.profiles[0];
         match sum.content {
             SumContent::Tree(tree) => {
-                counted.add_lacking(self.plan.group(first), tree.most_lacking());
-                counted.builder.add_counts(*tree, group);
+                answer.add_lacking(self.plan.group(first), tree.most_lacking());
+                answer.builder.add_counts(*tree, group);
             }
-            SumContent::Stacks(stacks) => self.add_stacks(counted, first, &stacks, group)?,
+            SumContent::Stacks(stacks) => self.add_stacks(answer, first, &stacks, group)?,
         }
-        counted.builder.take_activity_totals();
+        answer.builder.take_activity_totals();
         for (reference, part) in of.profiles.iter().zip(&sum.parts) {
-            counted.activities.add(reference, part.activities);
-            counted.cpu_time.add(reference.samples, part.period);
+            answer.activities.add(reference, part.activities);
+            answer.cpu_time.add(reference.samples, part.period);
         }
-        counted.events = counted.events.saturating_add(sum.events);
+        answer.events = answer.events.saturating_add(sum.events);
         Ok(())
     }
 
     fn count_profile(
         &self,
-        counted: &mut Counted,
+        answer: &mut PartialAnswer,
         reference: &ProfileRef,
         group: Option<&str>,
     ) -> Result<(), ReadError> {
         self.check_progress()?;
-        let taken = match read(&self.counting.reader.store, reference) {
-            Ahead::Decoded(profile) => {
-                profile.and_then(|profile| self.take_profile(counted, reference, &profile, group))
+        let taken = match read(&self.request.reader.store, reference) {
+            ReadProfile::Decoded(profile) => {
+                profile.and_then(|profile| self.take_profile(answer, reference, &profile, group))
             }
-            Ahead::Large(bytes) => {
+            ReadProfile::Undecoded(bytes) => {
                 let _one = self.large.lock().unwrap_or_else(PoisonError::into_inner);
-                decode_large(&bytes)
-                    .and_then(|profile| self.take_profile(counted, reference, &profile, group))
+                decode_large(&bytes).and_then(|profile| self.take_profile(answer, reference, &profile, group))
             }
         };
         match taken {
-            Ok(()) => counted.profiles += 1,
+            Ok(()) => answer.profiles += 1,
             Err(error) => {
-                counted.unreadable += 1;
+                answer.unreadable += 1;
                 let series = &*reference.fingerprint;
                 tracing::warn!(series, error, "stored profile left out of an answer");
             }
@@ -257,22 +256,22 @@ impl Shared<'_, '_> {
 
     fn take_profile(
         &self,
-        counted: &mut Counted,
+        answer: &mut PartialAnswer,
         reference: &ProfileRef,
         profile: &Profile,
         group: Option<&str>,
     ) -> Result<(), String> {
-        self.add_stacks(counted, reference, profile, group)?;
-        counted.activities.add(reference, counted.builder.take_activity_totals());
-        counted.cpu_time.add(reference.samples, profile.period);
-        let sample_type = self.counting.query.sample_type.as_deref().unwrap_or("samples");
-        counted.events = counted.events.saturating_add(sampled_events(profile, sample_type));
+        self.add_stacks(answer, reference, profile, group)?;
+        answer.activities.add(reference, answer.builder.take_activity_totals());
+        answer.cpu_time.add(reference.samples, profile.period);
+        let sample_type = self.request.query.sample_type.as_deref().unwrap_or("samples");
+        answer.events = answer.events.saturating_add(sampled_events(profile, sample_type));
         Ok(())
     }
 
     fn add_stacks(
         &self,
-        counted: &mut Counted,
+        answer: &mut PartialAnswer,
         reference: &ProfileRef,
         stacks: &Profile,
         group: Option<&str>,
@@ -281,8 +280,8 @@ impl Shared<'_, '_> {
             group,
             by_thread_kind: self.counting.is_by_thread_kind(),
             labels: self.plan.labels.get(&*reference.fingerprint).copied(),
-            sample_type: self.counting.query.sample_type.as_deref(),
+            sample_type: self.request.query.sample_type.as_deref(),
         };
-        counted.builder.add_pprof(stacks, &series).map_err(|error| error.to_string())
+        answer.builder.add_pprof(stacks, &series).map_err(|error| error.to_string())
     }
 }

@@ -5,13 +5,13 @@
 use std::num::NonZero;
 use std::thread::{self, ScopedJoinHandle};
 
-use super::counted::{Counted, Shared};
 use super::decode_ahead::MAX_THREADS;
-use super::plan::{Counting, Plan};
+use super::partial_answer::{PartialAnswer, SelectionContext};
+use super::plan::{Plan, RequestContext};
 use super::{ReadError, ReadSelection, covered_time};
 use crate::profile::call_tree::TreeBuilder;
 
-impl<'a> Counting<'a> {
+impl<'a> RequestContext<'a> {
     /// Counts what a plan says: as the base, if it is one.
     ///
     /// # Errors
@@ -27,24 +27,24 @@ impl<'a> Counting<'a> {
         let (bounds, is_disjoint) = plan.bounds(threads);
         // The other side of a comparison may have what this one gives up.
         let is_disjoint = is_disjoint && self.query.base.is_none();
-        let shared = Shared::new(self, plan, has_all_stacks, is_base, is_disjoint);
-        let work = |at: usize| shared.count(&plan.items[bounds[at]..bounds[at + 1]]);
-        let counted: Result<Vec<Counted>, ReadError> = thread::scope(|scope| {
+        let context = SelectionContext::new(self, plan, has_all_stacks, is_base, is_disjoint);
+        let work = |at: usize| context.count(&plan.items[bounds[at]..bounds[at + 1]]);
+        let answers: Result<Vec<PartialAnswer>, ReadError> = thread::scope(|scope| {
             let others: Vec<_> =
                 (1..threads).map(|at| thread::Builder::new().spawn_scoped(scope, move || work(at))).collect();
             let first = work(0);
             let others =
                 (1..threads).zip(others).map(|(at, thread)| match thread.map(ScopedJoinHandle::join) {
-                    Ok(Ok(counted)) => counted,
+                    Ok(Ok(answer)) => answer,
                     Ok(Err(panic)) => std::panic::resume_unwind(panic),
                     // Without a thread this one counts it.
                     Err(_) => work(at),
                 });
             std::iter::once(first).chain(others).collect()
         });
-        let mut counted = counted?.into_iter();
-        let first = counted.next().unwrap_or_else(|| shared.nothing());
-        let whole = counted.fold(first, Counted::add);
+        let mut answers = answers?.into_iter();
+        let first = answers.next().unwrap_or_else(|| context.empty_answer());
+        let whole = answers.fold(first, PartialAnswer::add);
         let most_lacking = whole.most_lacking();
         let read = ReadSelection {
             cpu_time: whole.cpu_time,
