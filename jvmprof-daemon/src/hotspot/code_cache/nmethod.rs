@@ -352,8 +352,9 @@ pub(crate) struct NmethodDebugInfo {
     pub(crate) pcs: Box<[PcDesc]>,
     pub(crate) scopes: Box<[u8]>,
     metadata: Box<[u64]>,
-    /// The methods of its scopes as they were while it was alive, each with the check over who it
-    /// is: they live as long as it does. In order of addresses; empty until they have been read.
+    /// The methods of its scopes as they were while it was alive, each with the check over its
+    /// identity: they live as long as it does. In order of addresses; empty until they have been
+    /// read.
     methods: OnceLock<Box<[(Avma, u64)]>>,
 }
 
@@ -393,16 +394,16 @@ impl NmethodDebugInfo {
         indices.filter_map(|index| self.method_at(index))
     }
 
-    /// Notes who its methods are. Once is enough: they stay the same.
-    pub(crate) fn know_methods(&self, methods: impl Iterator<Item = (Avma, u64)>) {
+    /// Keeps the checks over the identities of its methods. Once is enough: they stay the same.
+    pub(crate) fn set_method_checks(&self, methods: impl Iterator<Item = (Avma, u64)>) {
         let _ = self.methods.get_or_init(|| methods.collect());
     }
 
-    pub(crate) fn knows_methods(&self) -> bool {
+    pub(crate) fn has_method_checks(&self) -> bool {
         self.methods.get().is_some()
     }
 
-    /// The check over who the method at this address is.
+    /// The check over the identity of the method at this address.
     pub(crate) fn method_check(&self, method: Avma) -> Option<u64> {
         let methods = self.methods.get()?;
         let index = methods.binary_search_by_key(&method, |(address, _)| *address).ok()?;

@@ -34,12 +34,10 @@ pub struct ScopeDesc {
 }
 
 impl ScopeDesc {
-    /// Returns true if its bytecode index is where the method is; `is_caller`: of one that is
-    /// inlined into it.
-    ///
-    /// Who calls is past its entry. C2 of JDK 8 says otherwise of some, with
-    /// `-XX:+DebugNonSafepoints`.
-    pub fn tells_line(&self, is_caller: bool) -> bool {
+    /// Returns true if a line may be derived from the bci. `is_caller`: the method has called one
+    /// that is inlined into it, so that its bci must be 0 or more. C2 of JDK 8 records others for
+    /// some callers, with `-XX:+DebugNonSafepoints`.
+    pub fn has_usable_bci(&self, is_caller: bool) -> bool {
         self.method.is_some() && (self.bci >= 0 || !is_caller)
     }
 }
@@ -128,10 +126,10 @@ mod tests {
     #[test]
     fn a_method_may_be_at_its_entry_but_has_called_nothing_there() {
         let scope = |method, bci| ScopeDesc { method, bci };
-        assert!(scope(Some(1), ENTRY_BCI).tells_line(false));
-        assert!(!scope(Some(1), ENTRY_BCI).tells_line(true));
-        assert!(scope(Some(1), 0).tells_line(true));
-        assert!(!scope(None, ENTRY_BCI).tells_line(false));
+        assert!(scope(Some(1), ENTRY_BCI).has_usable_bci(false));
+        assert!(!scope(Some(1), ENTRY_BCI).has_usable_bci(true));
+        assert!(scope(Some(1), 0).has_usable_bci(true));
+        assert!(!scope(None, ENTRY_BCI).has_usable_bci(false));
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::path::Path;
 use memchr::memmem::find_iter;
 use object::elf;
 
-use crate::hotspot::vmstructs::symtab_variables::{each_piece, find_addresses, symtab};
+use crate::hotspot::vmstructs::symtab_variables::{find_addresses, symtab};
 use crate::native::byte_source::{ByteSource, RegularFile};
 use crate::native::debug_files::DebugFileLocator;
 use crate::native::elf::ElfFile;
+use crate::native::elf::section_chunks::for_each_chunk;
 use crate::native::open_file::open_regular;
 use crate::sampler::AllocationFunctions;
 use crate::types::{BuildId, FileOffset, Svma};
@@ -90,7 +91,7 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], Functions
     let no_symbols = FunctionsError::NoSymbols(file.build_id());
     let (symbols, strings) = symtab(file).ok_or(no_symbols)?;
     let (mut names, mut has_others) = ([None; 2], false);
-    each_piece(file, strings, MAX_NAME, |start, bytes| {
+    for_each_chunk(file, strings, MAX_NAME, |start, bytes| {
         for at in find_iter(bytes, CLASS) {
             let Some(end) = memchr::memchr(0, &bytes[at..]) else { continue };
             let name = &bytes[at + CLASS.len()..at + end];

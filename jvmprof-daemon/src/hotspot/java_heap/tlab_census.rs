@@ -85,9 +85,9 @@ struct ClassSlot {
     first_count: usize,
 }
 
-/// What is counted in one buffer.
+/// Counter of the objects in one buffer.
 #[derive(Debug)]
-struct Counting<'a, M> {
+struct ObjectCounter<'a, M> {
     layout: &'a HeapLayout,
     memory: &'a M,
     klasses: &'a mut KlassReader,
@@ -123,7 +123,7 @@ impl TlabCensus {
         if has_collected() {
             return Err(CensusError::Collected);
         }
-        let mut counting = Counting {
+        let mut counter = ObjectCounter {
             layout,
             memory,
             klasses,
@@ -132,13 +132,13 @@ impl TlabCensus {
             cache: Box::new([(0, 0); SLOTS]),
             counts: Vec::new(),
         };
-        let walked = self.walk(start, used, &mut counting);
+        let walked = self.walk(start, used, &mut counter);
         // What was read may be anything then.
         if has_collected() {
             return Err(CensusError::Collected);
         }
-        let first = counting.first_object(walked?);
-        Ok(TlabObjects { counts: counting.into_counts(), first })
+        let first = counter.first_object(walked?);
+        Ok(TlabObjects { counts: counter.into_counts(), first })
     }
 
     /// Counts the objects, and returns the bytes of the first one.
@@ -146,7 +146,7 @@ impl TlabCensus {
         &mut self,
         start: Avma,
         used: u64,
-        counting: &mut Counting<'_, M>,
+        counter: &mut ObjectCounter<'_, M>,
     ) -> Result<u64, CensusError> {
         let (mut at, mut piece_start, mut piece) = (0_u64, 0_u64, FIRST_PIECE);
         let mut first_bytes = 0;
@@ -160,7 +160,7 @@ impl TlabCensus {
                 piece = if is_next { (piece * 2).min(LARGEST_PIECE) } else { FIRST_PIECE };
                 self.buffer.clear();
                 self.buffer.resize(piece.min(rest), 0);
-                if !counting.memory.read_into(Avma(start.0 + at), &mut self.buffer) {
+                if !counter.memory.read_into(Avma(start.0 + at), &mut self.buffer) {
                     return Err(CensusError::Unreadable);
                 }
                 if self.buffer.len() < HEADER {
@@ -170,7 +170,7 @@ impl TlabCensus {
                 continue;
             };
             let header: &[u8; HEADER] = header.try_into().map_err(|_| CensusError::Unreadable)?;
-            let bytes = counting.object(start.0 + at, header)?;
+            let bytes = counter.object(start.0 + at, header)?;
             if at == 0 {
                 first_bytes = bytes;
             }
@@ -180,7 +180,7 @@ impl TlabCensus {
     }
 }
 
-impl<M: ProcessMemory> Counting<'_, M> {
+impl<M: ProcessMemory> ObjectCounter<'_, M> {
     /// Counts an object, and returns its bytes.
     #[inline]
     fn object(&mut self, address: u64, header: &[u8; HEADER]) -> Result<u64, CensusError> {

@@ -1,4 +1,4 @@
-//! Methods: who they are, what they are called and where their lines are.
+//! Methods: their identity, names and line tables.
 //!
 //! `Method` -> `ConstMethod` -> `ConstantPool` -> holder -> symbols. Every step is read for all
 //! methods of a stack in one batch. Layouts: openjdk

@@ -287,7 +287,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         for request in pending.values() {
             match request {
                 // All that the nmethod has, while it is there.
-                Pending::Compiled { debug, .. } if !debug.knows_methods() => {
+                Pending::Compiled { debug, .. } if !debug.has_method_checks() => {
                     methods.extend(debug.scope_methods(self.encoding));
                 }
                 Pending::Compiled { scopes, .. } => methods.extend(scopes.iter().map(|(_, method)| *method)),
@@ -303,13 +303,13 @@ impl<M: ProcessMemory> Hotspot<M> {
             let frames = match request {
                 Pending::Compiled { id, scopes, debug, .. } => match alive.get(&id) {
                     Some(Ok(())) => {
-                        if !debug.knows_methods() {
+                        if !debug.has_method_checks() {
                             let of_debug = debug.scope_methods(self.encoding).collect::<BTreeSet<_>>();
                             let check =
                                 |method: &Avma| known.get(method)?.as_ref().ok().map(|(check, _)| *check);
                             let found =
                                 of_debug.into_iter().filter_map(|method| Some((method, check(&method)?)));
-                            debug.know_methods(found);
+                            debug.set_method_checks(found);
                         }
                         compiled_frames(&scopes, &debug, &known)
                     }
@@ -442,7 +442,7 @@ fn same_method(known: &Methods, method: Avma, check: u64) -> Result<Arc<MethodIn
     }
 }
 
-/// By address: the check over who it is, and what is known.
+/// By address: the check over its identity, and what is known.
 type Methods = BTreeMap<Avma, Result<(u64, Arc<MethodInfo>), NamingError>>;
 
 fn compiled_frames(
@@ -462,7 +462,7 @@ fn compiled_frames(
             return Err(NamingError::BytecodeIndex);
         }
         let mut frame = frame(&info, scope.bci, mode);
-        if !scope.tells_line(index > 0) {
+        if !scope.has_usable_bci(index > 0) {
             frame.line = 0;
         }
         Ok(frame)

@@ -14,10 +14,11 @@ use object::pod;
 use super::perf_counters::CauseCounters;
 use crate::hotspot::java_heap::allocation_functions::{FunctionsError, file_offset};
 use crate::hotspot::vmstructs::exported_symbols::Image;
-use crate::hotspot::vmstructs::symtab_variables::{each_piece, symtab};
+use crate::hotspot::vmstructs::symtab_variables::symtab;
 use crate::native::byte_source::{ByteSource, RegularFile};
 use crate::native::debug_files::DebugFileLocator;
 use crate::native::elf::ElfFile;
+use crate::native::elf::section_chunks::for_each_chunk;
 use crate::native::open_file::open_regular;
 use crate::sampler::PauseFunctions;
 use crate::types::{Avma, Svma};
@@ -109,19 +110,23 @@ pub fn find_pause_symbols(file: &Path, downloads: Option<&Path>) -> Result<Pause
     })
 }
 
+/// Stated addresses in the file that has the symbols.
 #[derive(Debug)]
-struct Found {
+struct PauseSymbolAddresses {
     functions: [Svma; 3],
     operations: BTreeMap<Svma, Arc<str>>,
 }
 
-/// What a symbol is by its name.
-enum Wanted {
+/// The role of a symbol, by its name.
+enum SymbolRole {
     Function(usize),
     Operation(Arc<str>),
 }
 
-fn find_in_debug_file<S: ByteSource>(own: &ElfFile<S>, downloads: Option<&Path>) -> Option<Found> {
+fn find_in_debug_file<S: ByteSource>(
+    own: &ElfFile<S>,
+    downloads: Option<&Path>,
+) -> Option<PauseSymbolAddresses> {
     let downloads = downloads.map(Path::to_owned);
     let locator = DebugFileLocator { process_root: None, host: true, downloads };
     let debug = locator.by_build_id(own.build_id()?)?;
@@ -132,16 +137,16 @@ fn find_in_debug_file<S: ByteSource>(own: &ElfFile<S>, downloads: Option<&Path>)
 
 /// Returns the stated addresses of the functions, and of the operations' types; `None` without the
 /// functions.
-fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<Found> {
+fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<PauseSymbolAddresses> {
     let (symbols, strings) = symtab(file)?;
-    let mut wanted: HashMap<u64, Wanted> = HashMap::new();
-    each_piece(file, strings, MAX_NAME, |start, bytes| {
+    let mut wanted: HashMap<u64, SymbolRole> = HashMap::new();
+    for_each_chunk(file, strings, MAX_NAME, |start, bytes| {
         for at in find_iter(bytes, "_Z") {
             let is_whole = at.checked_sub(1).is_some_and(|before| bytes[before] == 0);
             let Some(end) = memchr::memchr(0, &bytes[at..]).filter(|_| is_whole) else { continue };
             let name = &bytes[at..at + end];
-            let operation = || operation_of_table(name).map(Wanted::Operation);
-            if let Some(symbol) = function_of(name).map(Wanted::Function).or_else(operation)
+            let operation = || operation_of_table(name).map(SymbolRole::Operation);
+            if let Some(symbol) = function_of(name).map(SymbolRole::Function).or_else(operation)
                 && wanted.len() < MAX_OPERATIONS
             {
                 wanted.insert(start + at as u64, symbol);
@@ -149,7 +154,7 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<Found> {
         }
     });
     let (mut functions, mut operations) = ([None; 3], BTreeMap::new());
-    each_piece(file, symbols, 0, |_, bytes| {
+    for_each_chunk(file, symbols, 0, |_, bytes| {
         let whole = bytes.len() - bytes.len() % size_of::<Sym64<Le>>();
         for symbol in pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default() {
             if symbol.st_shndx.get(Le) == elf::SHN_UNDEF {
@@ -157,8 +162,8 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<Found> {
             }
             let address = Svma(symbol.st_value.get(Le));
             match (wanted.get(&u64::from(symbol.st_name.get(Le))), symbol.st_type()) {
-                (Some(Wanted::Function(index)), elf::STT_FUNC) => functions[*index] = Some(address),
-                (Some(Wanted::Operation(name)), elf::STT_OBJECT) => {
+                (Some(SymbolRole::Function(index)), elf::STT_FUNC) => functions[*index] = Some(address),
+                (Some(SymbolRole::Operation(name)), elf::STT_OBJECT) => {
                     operations.insert(address, Arc::clone(name));
                 }
                 _ => {}
@@ -166,7 +171,7 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<Found> {
         }
     });
     let [Some(begin), Some(reached), Some(end)] = functions else { return None };
-    Some(Found { functions: [begin, reached, end], operations })
+    Some(PauseSymbolAddresses { functions: [begin, reached, end], operations })
 }
 
 /// Returns which function has this name.

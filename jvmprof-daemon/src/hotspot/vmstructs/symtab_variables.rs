@@ -15,15 +15,12 @@ use super::exported_symbols::Image;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::native::byte_source::{ByteSource, RegularFile};
 use crate::native::debug_files::DebugFileLocator;
+use crate::native::elf::section_chunks::{CHUNK_BYTES, for_each_chunk};
 use crate::native::elf::{ElfFile, Section};
 use crate::native::open_file::{open_in_root, open_regular};
 use crate::process::procfs;
 use crate::types::{Avma, BuildId, Svma};
 
-/// Bytes of a symbol table and of its strings that are searched, at most. JDK 25's have 2 and 6 MB.
-const MAX_TABLE_BYTES: u64 = 256 << 20;
-/// Bytes that are in memory at once.
-const PIECE: u64 = 96 << 10;
 /// Bytes of a symbol in the file.
 const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
 /// Builds of JVMs that are remembered, at most: all are forgotten then.
@@ -162,7 +159,7 @@ pub(crate) fn find_addresses<S: ByteSource, const N: usize>(
     names: [Option<u64>; N],
 ) -> [Option<Svma>; N] {
     let mut found = [None; N];
-    each_piece(file, symbols, 0, |_, bytes| {
+    for_each_chunk(file, symbols, 0, |_, bytes| {
         let whole = bytes.len() - bytes.len() % ENTRY as usize;
         for symbol in pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default() {
             let name = Some(u64::from(symbol.st_name.get(Le)));
@@ -185,7 +182,7 @@ fn find_strings<S: ByteSource>(
     let finders = texts.each_ref().map(Finder::new);
     let overlap = texts.iter().map(String::len).max().unwrap_or(0) as u64;
     let mut found = [None; COUNT];
-    each_piece(file, strings, overlap, |start, bytes| {
+    for_each_chunk(file, strings, overlap, |start, bytes| {
         for (finder, found) in finders.iter().zip(&mut found) {
             *found = found.or_else(|| Some(start + finder.find(bytes)? as u64 + 1));
         }
@@ -193,22 +190,7 @@ fn find_strings<S: ByteSource>(
     found
 }
 
-/// Reads a section in pieces, each `overlap` bytes longer than what the next one is ahead of it,
-/// and hands on where they begin in it.
-pub(crate) fn each_piece<S: ByteSource>(
-    file: &ElfFile<S>,
-    section: &Section,
-    overlap: u64,
-    mut each: impl FnMut(u64, &[u8]),
-) {
-    let size = section.size.min(MAX_TABLE_BYTES);
-    for start in (0..size).step_by(PIECE as usize) {
-        let Ok(bytes) = file.read_piece(section, start, (PIECE + overlap).min(size - start)) else { return };
-        each(start, &bytes);
-    }
-}
-
-const _: () = assert!(PIECE.is_multiple_of(ENTRY), "a piece ends between two symbols");
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(ENTRY), "a chunk ends between two symbols");
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@
 pub mod build_id;
 pub(crate) mod compressed_sections;
 mod error;
+pub(crate) mod section_chunks;
 pub mod thread_local;
 
 use std::io;

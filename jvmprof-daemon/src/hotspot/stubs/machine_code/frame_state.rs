@@ -60,9 +60,9 @@ struct Slot {
     holds: TrackedValue,
 }
 
-/// A stack address as a row can state it.
+/// A stack location as a row states it: by a register and an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum RowLocation {
     Rbp(i32),
     Rsp(i32),
 }
@@ -388,24 +388,24 @@ impl FrameState {
     }
 
     /// `rbp` comes first: its rules hold over long stretches, while `rsp` moves.
-    fn find(&self, place: StackLocation) -> Option<Found> {
+    fn find(&self, place: StackLocation) -> Option<RowLocation> {
         let by = |register| self.place(register).and_then(|from| place.above(from));
-        by(Register::RBP).map(Found::Rbp).or_else(|| by(Register::RSP).map(Found::Rsp))
+        by(Register::RBP).map(RowLocation::Rbp).or_else(|| by(Register::RSP).map(RowLocation::Rsp))
     }
 
     fn cfa_rule(&self, cfa: StackLocation) -> Option<CfaRule> {
         if let Some(found) = self.find(cfa) {
             return Some(match found {
-                Found::Rbp(offset) => CfaRule::Rbp(offset),
-                Found::Rsp(offset) => CfaRule::Rsp(offset),
+                RowLocation::Rbp(offset) => CfaRule::Rbp(offset),
+                RowLocation::Rsp(offset) => CfaRule::Rsp(offset),
             });
         }
         let saved = self.slots.iter().find_map(|slot| {
             let TrackedValue::Stack(saved) = slot.holds else { return None };
             let add = cfa.above(saved)?;
             Some(match self.find(slot.at)? {
-                Found::Rbp(at) => CfaRule::RbpIndirect { at, add },
-                Found::Rsp(at) => CfaRule::RspIndirect { at, add },
+                RowLocation::Rbp(at) => CfaRule::RbpIndirect { at, add },
+                RowLocation::Rsp(at) => CfaRule::RspIndirect { at, add },
             })
         });
         saved.or_else(|| self.register_with(TrackedValue::Stack(cfa)).map(CfaRule::Register))
@@ -415,8 +415,8 @@ impl FrameState {
         let at = |place: StackLocation| match place.above(cfa) {
             Some(offset) => Some(RaRule::AtCfa(offset)),
             None => self.find(place).map(|found| match found {
-                Found::Rbp(offset) => RaRule::AtRbp(offset),
-                Found::Rsp(offset) => RaRule::AtRsp(offset),
+                RowLocation::Rbp(offset) => RaRule::AtRbp(offset),
+                RowLocation::Rsp(offset) => RaRule::AtRsp(offset),
             }),
         };
         let below = |place: StackLocation| {
@@ -442,8 +442,8 @@ impl FrameState {
                 |slot| match slot.at.above(cfa) {
                     Some(offset) => Some(RbpRule::AtCfa(offset)),
                     None => self.find(slot.at).map(|found| match found {
-                        Found::Rbp(offset) => RbpRule::AtRbp(offset),
-                        Found::Rsp(offset) => RbpRule::AtRsp(offset),
+                        RowLocation::Rbp(offset) => RbpRule::AtRbp(offset),
+                        RowLocation::Rsp(offset) => RbpRule::AtRsp(offset),
                     }),
                 },
             );
