@@ -10,7 +10,7 @@ use prost::Message as _;
 use crate::export::parca::PushRequest;
 use crate::profile::gzip::GzipCompressor;
 use crate::profile::model::{Batch, LabelSet as ModelLabels, Sample, Series, label_names};
-use crate::profile::pprof::Pushed;
+use crate::profile::pprof::PushEncoder;
 use crate::proto::pprof::Profile;
 use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample};
 
@@ -52,14 +52,14 @@ pub(super) fn service_name(labels: &ModelLabels) -> Option<&str> {
 }
 
 /// Encodes a batch, each series in a request of its own, or in several if it exceeds the limits.
-/// Series without samples are left out. `profiles` are those of the batch, `labels` makes the
+/// Series without samples are left out. `encoder` is that of the batch, `labels` makes the
 /// labels that are sent.
 ///
 /// # Errors
 /// None that writing to memory could have.
 pub(super) fn requests<'a>(
     batch: &'a Batch,
-    mut profiles: Pushed<'a>,
+    mut encoder: PushEncoder<'a>,
     limits: ProfileLimits,
     labels: impl Fn(&Series) -> Vec<(String, String)>,
 ) -> io::Result<Vec<SeriesRequest>> {
@@ -70,11 +70,11 @@ pub(super) fn requests<'a>(
     for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
         let labels = labels(series);
         let mut parts = Vec::new();
-        let whole = profiles.of(series);
+        let whole = encoder.encode(series);
         if limits.allow(&whole) {
             parts.push((whole, series.events()));
         } else {
-            divide(&profiles, &series.samples, limits, &mut parts);
+            divide(&encoder, &series.samples, limits, &mut parts);
         }
         for (mut profile, samples) in parts {
             let steps = profiles_of.entry(labels.clone()).or_default();
@@ -95,15 +95,20 @@ pub(super) fn requests<'a>(
 }
 
 /// Halves samples until each part is a profile within the limits.
-fn divide(profiles: &Pushed<'_>, samples: &[Sample], limits: ProfileLimits, parts: &mut Vec<(Profile, u64)>) {
+fn divide(
+    encoder: &PushEncoder<'_>,
+    samples: &[Sample],
+    limits: ProfileLimits,
+    parts: &mut Vec<(Profile, u64)>,
+) {
     let (first, second) = samples.split_at(samples.len() / 2);
     for half in [first, second].into_iter().filter(|half| !half.is_empty()) {
         let series = Series { labels: ModelLabels::new(), samples: half.to_vec() };
-        let profile = profiles.alike().of(&series);
+        let profile = encoder.with_same_types().encode(&series);
         if half.len() == 1 || limits.allow(&profile) {
             parts.push((profile, series.events()));
         } else {
-            divide(profiles, half, limits, parts);
+            divide(encoder, half, limits, parts);
         }
     }
 }

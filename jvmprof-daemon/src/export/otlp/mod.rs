@@ -35,7 +35,7 @@ use super::parca::{ParcaConfigError, ParcaOptions, PushOutcome, PushRequest, Tok
 use super::split_to_limits::{self, ProfileLimits, SeriesRequest};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::Batch;
-use crate::profile::pprof::Pushed;
+use crate::profile::pprof::PushEncoder;
 
 pub use message::MalformedRequest;
 pub use received::InvalidMessage;
@@ -110,7 +110,7 @@ enum Transport {
 /// # Errors
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
-    let of_series = split_to_limits::requests(batch, Pushed::new(batch), LIMITS, |series| {
+    let of_series = split_to_limits::requests(batch, PushEncoder::new(batch), LIMITS, |series| {
         let name = (NAME_LABEL.to_owned(), batch.event.descriptor().series.to_owned());
         let others = series.labels.iter();
         let others = others.filter(|(name, value)| *name != NAME_LABEL && !value.is_empty());

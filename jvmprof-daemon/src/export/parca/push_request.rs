@@ -131,10 +131,10 @@ impl PushRequest {
 pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<PushRequest>> {
     let mut requests: Vec<PushRequest> = Vec::new();
     let mut room = 0;
-    let (mut profiles, mut compressor) = (pprof::Pushed::new(batch), GzipCompressor::default());
+    let (mut encoder, mut compressor) = (pprof::PushEncoder::new(batch), GzipCompressor::default());
     let created = batch.start + batch.duration;
     for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
-        let encoded = encode(batch.event, series, &profiles.of(series), &mut compressor)?;
+        let encoded = encode(batch.event, series, &encoder.encode(series), &mut compressor)?;
         // Tag and length of the series in the request: at most 6 bytes below 2 GiB.
         let bytes = encoded.encoded_len() + 6;
         let samples = series.events();

@@ -12,7 +12,7 @@ use crate::export::split_to_limits::{self, ProfileLimits, SERVICE_LABEL, service
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::label_names::SPAN_ID;
 use crate::profile::model::{Batch, LabelSet as ModelLabels, Sample, Series};
-use crate::profile::pprof::Pushed;
+use crate::profile::pprof::PushEncoder;
 
 /// What Pyroscope itself calls a series without one.
 const UNKNOWN_SERVICE: &str = "unknown_service";
@@ -36,7 +36,7 @@ const LIMITS: ProfileLimits = ProfileLimits { bytes: (2 << 20) - (128 << 10), sa
 /// # Errors
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<EncodedBatch> {
-    let (profiles, limited) = (Pushed::with_all_types(batch), Cell::new(0));
+    let (profiles, limited) = (PushEncoder::with_all_types(batch), Cell::new(0));
     let labels = |of: &Series| {
         let room = MAX_LABELS.saturating_sub(most_sample_labels(of));
         let (labels, of_series) = labels(batch.event, &of.labels, room);

@@ -26,18 +26,18 @@ const EXECUTABLE_LABEL: &str = "executable";
 /// The profile that is pushed for one series: of CPU time `samples/count` only (see
 /// [`crate::event_type::EventDescriptor::pushed_types`]). The labels travel beside it.
 pub fn for_push(batch: &Batch, series: &Series) -> Profile {
-    Pushed::new(batch).of(series)
+    PushEncoder::new(batch).encode(series)
 }
 
-/// The profiles of a batch's series, as [`for_push`] makes them, one after the other: room that one
+/// Encodes the series of a batch as [`for_push`] does, one after the other: the memory that one
 /// took is the next one's.
 #[derive(Debug)]
-pub struct Pushed<'a> {
+pub struct PushEncoder<'a> {
     batch: &'a Batch,
     builder: Builder<'a>,
 }
 
-impl<'a> Pushed<'a> {
+impl<'a> PushEncoder<'a> {
     pub fn new(batch: &'a Batch) -> Self {
         Self { batch, builder: Builder::new(batch.event.descriptor().pushed_types) }
     }
@@ -49,15 +49,15 @@ impl<'a> Pushed<'a> {
     }
 
     /// Returns an encoder of the same batch and types, for series that live shorter.
-    pub fn alike<'b>(&self) -> Pushed<'b>
+    pub fn with_same_types<'b>(&self) -> PushEncoder<'b>
     where
         'a: 'b,
     {
-        Pushed { batch: self.batch, builder: Builder::new(self.builder.sample_types) }
+        PushEncoder { batch: self.batch, builder: Builder::new(self.builder.sample_types) }
     }
 
-    /// The profile of a series of the batch.
-    pub fn of(&mut self, series: &'a Series) -> Profile {
+    /// Returns the profile of a series of the batch.
+    pub fn encode(&mut self, series: &'a Series) -> Profile {
         self.builder.begin(self.batch);
         self.builder.add(series, &[]);
         self.builder.comment_events(self.batch.event, series.events());

@@ -14,6 +14,6 @@ mod tables;
 mod tests;
 
 pub use cpu_time::add_cpu_time;
-pub use encode::{Pushed, for_file, for_file_of_events, for_push, to_bytes};
+pub use encode::{PushEncoder, for_file, for_file_of_events, for_push, to_bytes};
 pub use sampled_events::{sampled_events, total};
 pub use tables::{CheckedTables, InvalidProfile};
