@@ -8,7 +8,7 @@ use jvmprof_daemon::native::debug_files::DebugFileLocator;
 use jvmprof_daemon::native::dwarf_lines::DwarfLineTable;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::function_symbols::{FunctionSymbols, mini_debug_info};
-use jvmprof_daemon::native::debug_files_to_upload::extract_debug_info::{Contents, extract};
+use jvmprof_daemon::native::debug_files_to_upload::extract_debug_info::{SymbolSources, extract};
 use jvmprof_daemon::types::Svma;
 use libfuzzer_sys::fuzz_target;
 
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
         // What we send is an ELF file with the same contents.
         let Ok(sent) = ElfFile::parse(&*out) else { panic!("an extracted file doesn't parse") };
         assert_eq!(sent.header().segments, elf.header().segments);
-        let (sent, own) = (Contents::of(&sent), Contents::of(&elf));
+        let (sent, own) = (SymbolSources::of(&sent), SymbolSources::of(&elf));
         assert_eq!(sent.dwarf, own.dwarf);
     }
 });

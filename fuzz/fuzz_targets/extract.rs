@@ -5,7 +5,7 @@
 mod pieces;
 
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::debug_files_to_upload::extract_debug_info::{Contents, extract};
+use jvmprof_daemon::native::debug_files_to_upload::extract_debug_info::{SymbolSources, extract};
 use libfuzzer_sys::fuzz_target;
 
 const LIMIT: u64 = 1 << 20;
@@ -20,5 +20,5 @@ fuzz_target!(|data: &[u8]| {
     assert!(made.size <= LIMIT);
     let Ok(sent) = ElfFile::parse(&*out) else { panic!("an extracted file doesn't parse") };
     assert_eq!(sent.header().segments, program.header().segments);
-    assert_eq!(Contents::of(&sent).dwarf, Contents::of(&symbols).dwarf);
+    assert_eq!(SymbolSources::of(&sent).dwarf, SymbolSources::of(&symbols).dwarf);
 });

@@ -47,18 +47,18 @@ pub enum ExtractError {
     Write(io::Error),
 }
 
-/// The size and hash of what was written.
+/// The size and hash of a file that was extracted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extracted {
+pub struct ExtractedFile {
     /// Size in bytes.
     pub size: u64,
     /// SHA-256 in hexadecimal: the same on every host.
     pub hash: String,
 }
 
-/// The parts of a file that can resolve addresses.
+/// Which of the parts a file has that can resolve addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Contents {
+pub struct SymbolSources {
     pub symtab: bool,
     pub dynsym: bool,
     pub dwarf: bool,
@@ -66,19 +66,19 @@ pub struct Contents {
     pub gopclntab: bool,
 }
 
-impl Contents {
+impl SymbolSources {
     /// Returns the parts that `symbols` has.
     pub fn of<S: ByteSource>(symbols: &ElfFile<S>) -> Self {
-        let mut contents = Self::default();
+        let mut sources = Self::default();
         for section in symbols.sections().iter().filter(|section| is_kept(symbols, section)) {
             // A table has an empty symbol at least.
             let has_symbols = section.size > 24;
-            contents.symtab |= section.kind == elf::SHT_SYMTAB.0 && has_symbols;
-            contents.dynsym |= section.kind == elf::SHT_DYNSYM.0 && has_symbols;
-            contents.dwarf |= section.name == ".debug_info";
-            contents.gopclntab |= section.name == ".gopclntab";
+            sources.symtab |= section.kind == elf::SHT_SYMTAB.0 && has_symbols;
+            sources.dynsym |= section.kind == elf::SHT_DYNSYM.0 && has_symbols;
+            sources.dwarf |= section.name == ".debug_info";
+            sources.gopclntab |= section.name == ".gopclntab";
         }
-        contents
+        sources
     }
 }
 
@@ -92,7 +92,7 @@ pub fn extract<P: ByteSource, S: ByteSource>(
     symbols: &ElfFile<S>,
     limit: u64,
     out: &mut impl Write,
-) -> Result<Extracted, ExtractError> {
+) -> Result<ExtractedFile, ExtractError> {
     let (raw, sections) = (read_raw(program.source())?, read_raw(symbols.source())?);
     if sections.sections.len() >= usize::from(elf::SHN_LORESERVE) {
         return Err(ElfError::malformed("section headers", "too many").into());
@@ -101,7 +101,7 @@ pub fn extract<P: ByteSource, S: ByteSource>(
     let mut place = (size_of::<RawHeader>() + programs.len()) as u64;
     let mut headers = sections.sections;
     let mut kept = Vec::new();
-    let is_dwarf = Contents::of(symbols).dwarf;
+    let is_dwarf = SymbolSources::of(symbols).dwarf;
     for (index, (section, header)) in symbols.sections().iter().zip(&mut headers).enumerate() {
         if index == sections.names_index || is_kept(symbols, section) {
             place = aligned(place);
@@ -132,7 +132,7 @@ pub fn extract<P: ByteSource, S: ByteSource>(
     file.e_shnum.set(Le, headers.len() as u16);
     let names_index = if sections.names_index < headers.len() { sections.names_index as u16 } else { 0 };
     file.e_shstrndx.set(Le, elf::SymbolSection(names_index));
-    let mut out = Hashed { out, hash: Sha256::new(), written: 0 };
+    let mut out = HashingWriter { out, hash: Sha256::new(), written: 0 };
     out.write(bytes_of(&file))?;
     out.write(programs)?;
     for (section, place) in kept {
@@ -142,7 +142,7 @@ pub fn extract<P: ByteSource, S: ByteSource>(
     out.pad_to(headers_at)?;
     out.write(bytes_of_slice(&headers))?;
     let hash = hex(&out.hash.finalize());
-    Ok(Extracted { size: out.written, hash })
+    Ok(ExtractedFile { size: out.written, hash })
 }
 
 /// Returns the next aligned position for a section. No file has sections at the end of all offsets.
@@ -193,7 +193,7 @@ fn empty(header: &mut SectionHeader64<Le>) {
 fn copy<S: ByteSource, W: Write>(
     source: &S,
     section: &Section,
-    out: &mut Hashed<'_, W>,
+    out: &mut HashingWriter<'_, W>,
 ) -> Result<(), ExtractError> {
     for at in (0..section.size).step_by(PIECE as usize) {
         let len = PIECE.min(section.size - at);
@@ -204,13 +204,14 @@ fn copy<S: ByteSource, W: Write>(
     Ok(())
 }
 
-struct Hashed<'w, W> {
+/// Writes, and hashes what it writes.
+struct HashingWriter<'w, W> {
     out: &'w mut W,
     hash: Sha256,
     written: u64,
 }
 
-impl<W: Write> Hashed<'_, W> {
+impl<W: Write> HashingWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> Result<(), ExtractError> {
         self.out.write_all(bytes).map_err(ExtractError::Write)?;
         self.hash.update(bytes);

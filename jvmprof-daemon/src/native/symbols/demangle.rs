@@ -37,7 +37,7 @@ fn rust(name: &str) -> Option<String> {
     if !name.starts_with("_R") && !name.starts_with("_ZN") {
         return None;
     }
-    let mut text = Bounded::default();
+    let mut text = BoundedText::default();
     let demangled = rustc_demangle::try_demangle(name).ok()?;
     write!(text, "{demangled:#}").ok()?;
     // What is beyond rustc_demangle's own bounds it writes in braces instead of failing.
@@ -54,7 +54,7 @@ fn cpp(name: &str) -> Option<String> {
     }
     let limits = ParseOptions::default().recursion_limit(MAX_DEPTH);
     let symbol = Symbol::new_with_options(name, &limits).ok()?;
-    let mut text = Bounded::default();
+    let mut text = BoundedText::default();
     let shape = DemangleOptions::new().no_params().no_return_type().recursion_limit(MAX_DEPTH);
     symbol.structured_demangle(&mut text, &shape).ok()?;
     Some(text.0)
@@ -62,9 +62,9 @@ fn cpp(name: &str) -> Option<String> {
 
 /// Text that fails to grow above [`MAX_DEMANGLED`].
 #[derive(Default)]
-struct Bounded(String);
+struct BoundedText(String);
 
-impl Write for Bounded {
+impl Write for BoundedText {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
         if self.0.len() + piece.len() > MAX_DEMANGLED {
             return Err(fmt::Error);

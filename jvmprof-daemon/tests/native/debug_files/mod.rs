@@ -12,7 +12,9 @@ use std::path::Path;
 use std::process::Command;
 
 use jvmprof_daemon::native::debug_files::DebugFileLocator;
-use jvmprof_daemon::native::debug_files_to_upload::extract_debug_info::{Contents, ExtractError, extract};
+use jvmprof_daemon::native::debug_files_to_upload::extract_debug_info::{
+    ExtractError, SymbolSources, extract,
+};
 use jvmprof_daemon::native::dwarf_lines::DwarfLineTable;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits};
@@ -312,7 +314,7 @@ fn what_is_extracted_names_the_same_addresses_and_holds_no_code() {
             );
             assert_eq!(file.build_id(), original.build_id());
             assert_eq!(file.section(".text"), None, "no code");
-            assert!(Contents::of(&file).symtab && Contents::of(&file).dwarf);
+            assert!(SymbolSources::of(&file).symtab && SymbolSources::of(&file).dwarf);
             fs::write(&library.path, &out).expect("written");
             check_names(&library, &DebugFileLocator::default(), &functions, true);
             for ((_, at), expected) in functions.iter().zip(&lines) {
@@ -362,7 +364,10 @@ fn dwarf_that_dwz_split_is_not_extracted() {
     run("objcopy", &["--add-section", &format!(".gnu_debugaltlink={}", text(&link)), text(&library.path)]);
     let whole = fs::read(&library.path).expect("read");
     let out = extracted(&whole, &whole);
-    assert_eq!(Contents::of(&parsed(&out)), Contents { symtab: true, dynsym: true, ..Contents::default() });
+    assert_eq!(
+        SymbolSources::of(&parsed(&out)),
+        SymbolSources { symtab: true, dynsym: true, ..SymbolSources::default() }
+    );
 }
 
 #[test]
@@ -383,7 +388,7 @@ fn changed_bytes_anywhere_give_errors_or_other_answers_but_no_panic() {
         let mut out = Vec::new();
         if extract(&elf, &elf, 1 << 20, &mut out).is_ok() {
             assert_eq!(parsed(&out).header().segments, elf.header().segments);
-            assert_eq!(Contents::of(&parsed(&out)).dwarf, Contents::of(&elf).dwarf);
+            assert_eq!(SymbolSources::of(&parsed(&out)).dwarf, SymbolSources::of(&elf).dwarf);
         }
         let _ = mini_debug_info(&elf);
         let lines = DwarfLineTable::load(&elf, Path::new("/x"), &DebugFileLocator::default(), 1 << 20);

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 use super::upload_error::{UploadError, UploadFailure};
 use super::{UploadResult, UploadServer, UploaderState, endpoint, signed_url};
 use crate::native::byte_source::{ByteSource, RegularFile};
-use crate::native::debug_files_to_upload::extract_debug_info::{Contents, Extracted, extract};
+use crate::native::debug_files_to_upload::extract_debug_info::{ExtractedFile, SymbolSources, extract};
 use crate::native::debug_files_to_upload::queue::UploadCandidate;
 use crate::native::elf::ElfFile;
 use crate::native::file_identity::FileStat;
@@ -62,7 +62,9 @@ impl UploadAttempt<'_> {
         let made =
             tokio::task::spawn_blocking(move || prepare(&offer, options.max_bytes, options.exported_symbols));
         let made = made.await.map_err(|error| UploadError::Thread(error.to_string()))??;
-        let Some((file, Extracted { size, hash })) = made else { return Ok(UploadResult::WithoutSymbols) };
+        let Some((file, ExtractedFile { size, hash })) = made else {
+            return Ok(UploadResult::WithoutSymbols);
+        };
         let announcement = InitiateUploadRequest {
             build_id: build_id.clone(),
             size: i64::try_from(size).unwrap_or(i64::MAX),
@@ -191,7 +193,7 @@ fn prepare(
     offer: &UploadCandidate,
     max_bytes: u64,
     exported_symbols: bool,
-) -> Result<Option<(File, Extracted)>, UploadError> {
+) -> Result<Option<(File, ExtractedFile)>, UploadError> {
     let regular = |file| RegularFile::new(file).map_err(UploadError::Read);
     let stat = |file| FileStat::of(file).map_err(UploadError::Read);
     let before = stat(&offer.file)?;
@@ -206,7 +208,7 @@ fn prepare(
         return Err(UploadError::OtherBuild);
     }
     let source = SymbolSource { program: &program, max_bytes, exported_symbols };
-    let own = Contents::of(&program);
+    let own = SymbolSources::of(&program);
     let made = match &offer.debug {
         _ if own.symtab && own.dwarf => source.extract_to_file(&program)?,
         None if own.symtab => source.extract_to_file(&program)?,
@@ -236,12 +238,10 @@ impl<P: ByteSource> SymbolSource<'_, P> {
     fn extract_to_file<S: ByteSource>(
         &self,
         symbols: &ElfFile<S>,
-    ) -> Result<Option<(File, Extracted)>, UploadError> {
-        let contents = Contents::of(symbols);
-        let is_useful = contents.symtab
-            || contents.dwarf
-            || contents.gopclntab
-            || (self.exported_symbols && contents.dynsym);
+    ) -> Result<Option<(File, ExtractedFile)>, UploadError> {
+        let sources = SymbolSources::of(symbols);
+        let is_useful =
+            sources.symtab || sources.dwarf || sources.gopclntab || (self.exported_symbols && sources.dynsym);
         if !is_useful {
             return Ok(None);
         }
