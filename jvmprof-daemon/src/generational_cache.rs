@@ -1,5 +1,5 @@
-//! Cache with two generations: entries that were used since the last turn, and those used before
-//! it.
+//! Cache with two generations: entries that were used since the last rotation, and those used
+//! before it.
 //!
 //! An entry costs no more than its slot in a table, where a cache that keeps the order of all uses
 //! takes some 250 bytes and a few hundred nanoseconds for each. In exchange, that order is lost
@@ -16,7 +16,7 @@ use crate::types::FastHasher;
 pub(crate) struct GenerationalCache<K, V> {
     /// The limit of each of the two generations.
     max_bytes: u64,
-    turn_after: Duration,
+    rotate_after: Duration,
     weight: fn(&V) -> usize,
     inner: Mutex<Inner<K, V>>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct GenerationalCache<K, V> {
 struct Inner<K, V> {
     young: Generation<K, V>,
     old: Generation<K, V>,
-    turned: Instant,
+    rotated: Instant,
 }
 
 struct Generation<K, V> {
@@ -50,8 +50,8 @@ impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
     /// returns the bytes of a value.
     pub(crate) fn new(bytes: u64, idle: Duration, weight: fn(&V) -> usize) -> Self {
         let inner =
-            Inner { young: Generation::default(), old: Generation::default(), turned: Instant::now() };
-        Self { max_bytes: bytes / 2, turn_after: idle / 2, weight, inner: Mutex::new(inner) }
+            Inner { young: Generation::default(), old: Generation::default(), rotated: Instant::now() };
+        Self { max_bytes: bytes / 2, rotate_after: idle / 2, weight, inner: Mutex::new(inner) }
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<V> {
@@ -90,11 +90,12 @@ impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
         }
     }
 
-    /// Evicts entries that weren't used for long. To be called now and then.
-    pub(crate) fn turn_if_due(&self) {
+    /// Evicts entries that weren't used for long: the old generation goes, and the young one takes
+    /// its place. To be called now and then.
+    pub(crate) fn rotate_if_due(&self) {
         let mut inner = self.lock();
-        if inner.turned.elapsed() >= self.turn_after {
-            inner.turn();
+        if inner.rotated.elapsed() >= self.rotate_after {
+            inner.rotate();
         }
     }
 
@@ -106,7 +107,7 @@ impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
 
     fn put(&self, inner: &mut Inner<K, V>, key: K, value: V, bytes: u64) {
         if inner.young.bytes + bytes > self.max_bytes {
-            inner.turn();
+            inner.rotate();
         }
         inner.young.bytes += bytes;
         inner.young.entries.insert(key, value);
@@ -123,9 +124,9 @@ impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
 }
 
 impl<K, V> Inner<K, V> {
-    fn turn(&mut self) {
+    fn rotate(&mut self) {
         self.old = std::mem::take(&mut self.young);
-        self.turned = Instant::now();
+        self.rotated = Instant::now();
     }
 }
 
@@ -180,13 +181,13 @@ mod tests {
         let cache = GenerationalCache::<u32, u32>::new(1 << 20, Duration::ZERO, |_| 1);
         cache.insert(1, 1);
         cache.insert(2, 2);
-        cache.turn_if_due();
+        cache.rotate_if_due();
         assert_eq!(cache.get(&1), Some(1), "once is not enough");
-        cache.turn_if_due();
+        cache.rotate_if_due();
         assert_eq!((cache.get(&1), cache.get(&2)), (Some(1), None));
         let bytes = cache.size().0;
-        cache.turn_if_due();
-        cache.turn_if_due();
+        cache.rotate_if_due();
+        cache.rotate_if_due();
         assert!(bytes > 0 && cache.size().0 == 0, "{bytes}");
     }
 }

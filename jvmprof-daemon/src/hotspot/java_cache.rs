@@ -88,8 +88,8 @@ impl JavaCache {
 
     /// Forgets what nobody has asked for long. To be called now and then.
     pub fn age(&self) {
-        self.methods.turn_if_due();
-        self.nmethods.turn_if_due();
+        self.methods.rotate_if_due();
+        self.nmethods.rotate_if_due();
     }
 }
 

@@ -92,8 +92,8 @@ impl FunctionNames {
 
     /// Evicts entries that weren't used for long. To be called now and then.
     pub(in crate::symbolize) fn evict_unused(&self) {
-        self.by_key.turn_if_due();
-        self.numbers.turn_if_due();
+        self.by_key.rotate_if_due();
+        self.numbers.rotate_if_due();
     }
 
     /// Returns the places of debug files for the mappings of a process.
