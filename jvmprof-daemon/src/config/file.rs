@@ -80,7 +80,7 @@ impl ConfigFileReader<'_> {
             let name = format!("{prefix}{}", key.get_ref().replace('_', "-"));
             let at = key.span().start;
             match (self.options.iter().find(|option| option.name == name), value.get_ref()) {
-                (Some(option), DeValue::Table(inner)) if self.holds_keys(option, inner) => {
+                (Some(option), DeValue::Table(inner)) if self.contains_option_keys(option, inner) => {
                     let text =
                         format!("{name:?} is a key and no table, and what follows are keys by themselves");
                     self.refuse(at, format!("{text}: write them without a table, above the first one"));
@@ -105,8 +105,8 @@ impl ConfigFileReader<'_> {
     }
 
     /// Returns true if a table that is named like an option, and that isn't one of its values,
-    /// holds keys that are options themselves.
-    fn holds_keys(&self, option: &ConfigOption, table: &DeTable<'_>) -> bool {
+    /// contains keys that are options themselves.
+    fn contains_option_keys(&self, option: &ConfigOption, table: &DeTable<'_>) -> bool {
         let mut keys = table.keys().map(|key| key.get_ref().replace('_', "-"));
         !option.is_list() && keys.any(|key| self.is_option(&key))
     }

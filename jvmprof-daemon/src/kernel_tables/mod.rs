@@ -213,7 +213,7 @@ impl CodeTables {
     }
 
     /// Returns true if the tables have this file's rows, or can't take them for now.
-    pub fn holds_or_refuses(&self, file: &RowsKey) -> bool {
+    pub fn has_or_refuses_rows(&self, file: &RowsKey) -> bool {
         let may_fit = || self.refused.get(file).is_none_or(|until| *until <= Instant::now());
         self.files.contains_key(file) || !may_fit()
     }
@@ -252,7 +252,7 @@ impl CodeTables {
     /// Returns the processes that lack the rows of a file for which there is space or may be by
     /// now: to be published again.
     pub fn lacking(&self) -> impl Iterator<Item = ProcessKey> {
-        let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.holds_or_refuses(file);
+        let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.has_or_refuses_rows(file);
         let lacks = move |process: &PublishedProcess| process.missing.iter().any(may_be_there);
         self.processes.iter().filter(move |(_, process)| lacks(process)).map(|(key, _)| *key)
     }

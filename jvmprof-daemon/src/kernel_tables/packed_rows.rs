@@ -225,9 +225,9 @@ impl PackedRows {
         }
         let rule = rules.number(PackedRule::pack(row));
         if start > self.end {
-            self.hold(self.end, start, NO_RULE);
+            self.append_rule(self.end, start, NO_RULE);
         }
-        self.hold(start, end, rule);
+        self.append_rule(start, end, rule);
         true
     }
 
@@ -235,12 +235,12 @@ impl PackedRows {
     fn finish(&mut self) {
         let mask = (1 << PAGE_SHIFT) - 1;
         if self.end & mask != 0 {
-            self.hold(self.end, (self.end | mask) + 1, NO_RULE);
+            self.append_rule(self.end, (self.end | mask) + 1, NO_RULE);
         }
     }
 
     /// Appends a rule from `start`, where the rows end so far, to `end`.
-    fn hold(&mut self, start: u64, end: u64, rule: u16) {
+    fn append_rule(&mut self, start: u64, end: u64, rule: u16) {
         let mut at = start;
         while at < end {
             let page = (at >> PAGE_SHIFT) - self.first_page;

@@ -94,12 +94,12 @@ fn refused_rows_are_tried_again_and_take_the_space_that_others_left() {
     small.tables.add_file(SECOND, rows());
     let second = small.publish(2, SECOND);
     assert_eq!((small.tables.counts().tables, small.tables.counts().no_room), (1, 1));
-    assert!(small.tables.holds_or_refuses(&SECOND), "not at once");
+    assert!(small.tables.has_or_refuses_rows(&SECOND), "not at once");
     assert_eq!(small.lacking(), []);
     small.tables.retry_after = Duration::ZERO;
     small.tables.add_file(SECOND, rows());
     assert_eq!(
-        (small.tables.holds_or_refuses(&SECOND), small.tables.counts().no_room),
+        (small.tables.has_or_refuses_rows(&SECOND), small.tables.counts().no_room),
         (false, 1),
         "counted once"
     );
@@ -108,7 +108,7 @@ fn refused_rows_are_tried_again_and_take_the_space_that_others_left() {
     wait_for_grace();
     small.tables.add_file(SECOND, rows());
     let counts = small.tables.counts();
-    assert_eq!((small.tables.holds_or_refuses(&SECOND), counts.tables, counts.evicted), (true, 1, 1));
+    assert_eq!((small.tables.has_or_refuses_rows(&SECOND), counts.tables, counts.evicted), (true, 1, 1));
     assert_eq!(small.lacking(), [second], "it isn't told yet");
     small.publish(2, SECOND);
     assert_eq!(small.lacking(), []);
@@ -126,7 +126,7 @@ fn a_process_that_is_not_sampled_is_evicted_and_published_again() {
     wait_for_grace();
     small.tables.add_file(SECOND, rows());
     assert_eq!((small.tables.counts().tables, small.tables.counts().evicted), (1, 1));
-    assert!(small.tables.holds_or_refuses(&SECOND) && !small.tables.holds_or_refuses(&FIRST));
+    assert!(small.tables.has_or_refuses_rows(&SECOND) && !small.tables.has_or_refuses_rows(&FIRST));
     assert!(small.tables.touch(first));
     assert!(!small.tables.touch(first), "once");
 }
@@ -136,7 +136,7 @@ fn a_file_with_too_many_rules_takes_no_space_and_others_rules_leave_with_them() 
     let mut small = small();
     small.tables.add_file(FIRST, with_offsets((0..3000).map(|n| 8 * n)));
     assert_eq!((small.tables.counts().rules, small.tables.counts().no_room), (0, 1));
-    assert!(small.tables.holds_or_refuses(&FIRST));
+    assert!(small.tables.has_or_refuses_rows(&FIRST));
     for turn in 0..3 {
         let (file, rules) = (RowsKey::Trampolines(10 + turn), CHUNKS * CHUNK_ROWS as u32);
         small.tables.add_file(file, with_offsets((0..rules).map(|n| 8 * (n + rules * turn as u32) as i32)));

@@ -141,14 +141,14 @@ impl<'a> DaemonLoop<'a> {
     ) -> LoopEnd {
         loop {
             let (mut snapshot_requested, mut new) = (false, None);
-            let pause = self.schedule.pause(self.telemetry.max_pause(), self.pipeline.due());
+            let duration = self.schedule.loop_sleep(self.telemetry.max_loop_sleep(), self.pipeline.due());
             tokio::select! {
                 signal = shutdown.requested() => return LoopEnd::Signal(signal),
                 () = self.pipeline.urgent() => {}
                 () = self.telemetry.snapshot_requested() => snapshot_requested = true,
                 () = reloads.requested() => new = reloads.load(DaemonState::Profiling),
                 () = self.pipeline.arrived(), if !self.schedule.has_work() => {}
-                () = sleep(pause) => {}
+                () = sleep(duration) => {}
             }
             // Samples may arrive without a pause: the other tasks of this thread, which deliver
             // profiles, run first.

@@ -68,7 +68,7 @@ impl<'a> IdleHost<'a> {
                         }
                     }
                 }
-                () = sleep(self.telemetry.max_pause()) => {}
+                () = sleep(self.telemetry.max_loop_sleep()) => {}
             }
             if self.delivery.is_empty() && self.opened.elapsed() >= OPEN_INTERVAL {
                 self.opened = Instant::now();

@@ -14,8 +14,8 @@ use crate::telemetry::{HealthMonitor, MetricsSnapshot};
 
 /// Share of busy CPU time below which a host is idle: it has nothing to be sampled.
 const IDLE_SHARE: f64 = 0.01;
-/// Longest pause of the event loop, so that a hang is noticed.
-const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// Longest sleep of the event loop, so that a hang is noticed.
+const MAX_LOOP_SLEEP: Duration = Duration::from_secs(10);
 /// Interval of status messages to the service manager.
 const STATUS_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -89,9 +89,9 @@ impl DaemonTelemetry {
         notify(&[NotifyState::Stopping]);
     }
 
-    /// Returns the longest pause of the event loop: half of the watchdog's timeout.
-    pub(super) fn max_pause(&self) -> Duration {
-        self.watchdog.map_or(MAX_PAUSE, |timeout| (timeout / 2).min(MAX_PAUSE))
+    /// Returns the longest sleep of the event loop: half of the watchdog's timeout.
+    pub(super) fn max_loop_sleep(&self) -> Duration {
+        self.watchdog.map_or(MAX_LOOP_SLEEP, |timeout| (timeout / 2).min(MAX_LOOP_SLEEP))
     }
 
     /// Resolves when a scrape waits for a snapshot.

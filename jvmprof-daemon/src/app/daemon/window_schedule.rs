@@ -37,7 +37,7 @@ impl WindowSchedule {
 
     /// Returns how long the loop may sleep if nothing wakes it: for `max` at most, and until `due`.
     /// An idle host is left alone.
-    pub(super) fn pause(&self, max: Duration, due: Option<Instant>) -> Duration {
+    pub(super) fn loop_sleep(&self, max: Duration, due: Option<Instant>) -> Duration {
         let now = Instant::now();
         let until = |end: Instant| end.saturating_duration_since(now);
         if self.has_work {
@@ -109,18 +109,22 @@ mod tests {
     fn an_idle_host_is_left_alone_until_something_is_due() {
         let mut schedule = WindowSchedule::new(HOUR);
         schedule.begin_window();
-        assert_eq!(schedule.pause(HOUR, None), POLL_INTERVAL, "at first there is work");
+        assert_eq!(schedule.loop_sleep(HOUR, None), POLL_INTERVAL, "at first there is work");
         schedule.set_has_work(true);
         schedule.set_has_work(false);
-        assert!(schedule.pause(HOUR, None) <= RECORD_INTERVAL, "what was taken is still to be noted");
+        assert!(schedule.loop_sleep(HOUR, None) <= RECORD_INTERVAL, "what was taken is still to be noted");
         schedule.set_recorded();
         let beat = HOUR / 2;
-        assert_eq!(schedule.pause(beat, None), beat, "a window of an hour lasts for 48 minutes at least");
-        assert!(schedule.pause(beat, Some(Instant::now() + beat / 2)) <= beat / 2);
+        assert_eq!(
+            schedule.loop_sleep(beat, None),
+            beat,
+            "a window of an hour lasts for 48 minutes at least"
+        );
+        assert!(schedule.loop_sleep(beat, Some(Instant::now() + beat / 2)) <= beat / 2);
         schedule.set_has_work(false);
         assert!(!schedule.record_is_due());
         schedule.end_window();
-        assert_eq!(schedule.pause(beat, None), Duration::ZERO);
+        assert_eq!(schedule.loop_sleep(beat, None), Duration::ZERO);
         assert!(schedule.window_is_over());
         schedule.begin_window();
         assert!(!schedule.window_is_over());

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::name_arena::NameArena;
 use super::superseded_versions::SupersededVersions;
-use super::vec_growth::{growth, reserve};
+use super::vec_growth::{elements_to_reserve, growth};
 use super::{CodeEntry, CodeTimeline, CreationTime, PIECE_BYTES};
 
 impl CodeTimeline {
@@ -37,7 +37,11 @@ impl CodeTimeline {
         if exceeds_limit(self) {
             return false;
         }
-        self.superseded.reserve_exact(reserve(self.superseded.capacity(), self.superseded.len(), left));
+        self.superseded.reserve_exact(elements_to_reserve(
+            self.superseded.capacity(),
+            self.superseded.len(),
+            left,
+        ));
         true
     }
 

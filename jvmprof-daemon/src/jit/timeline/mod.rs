@@ -21,7 +21,7 @@ use crate::types::Avma;
 use name_arena::NameArena;
 pub use source_lines::CodeLines;
 use superseded_versions::SupersededVersions;
-use vec_growth::reserve;
+use vec_growth::elements_to_reserve;
 
 /// Bytes of a piece in the B-tree: key and value are 24, and nodes that are filled in order are 60
 /// % full.
@@ -428,7 +428,7 @@ impl CodeTimeline {
         let CreationTime { after_ns, since_ns, is_doubtful } = since;
         let slack_us = slack_us(after_ns, since_ns);
         let entry = self.entries.len() as u32;
-        self.entries.reserve_exact(reserve(self.entries.capacity(), self.entries.len(), 1));
+        self.entries.reserve_exact(elements_to_reserve(self.entries.capacity(), self.entries.len(), 1));
         let rewrite = self.rewrite;
         self.entries.push(CodeEntry { start, since_ns, size, slack_us, name, rewrite, is_doubtful });
         entry

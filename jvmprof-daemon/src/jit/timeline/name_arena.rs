@@ -1,6 +1,6 @@
 //! Names of entries, one after the other in one allocation.
 
-use super::vec_growth::{growth, reserve};
+use super::vec_growth::{elements_to_reserve, growth};
 
 /// Append-only names. Each ends in a line feed, which none may contain.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ impl NameArena {
     /// Appends a name and returns its offset, which the caller keeps below `NONE`.
     pub(super) fn push(&mut self, name: &str) -> u32 {
         let at = self.0.len() as u32;
-        self.0.reserve_exact(reserve(self.0.capacity(), self.0.len(), name.len() + 1));
+        self.0.reserve_exact(elements_to_reserve(self.0.capacity(), self.0.len(), name.len() + 1));
         self.0.push_str(name);
         self.0.push('\n');
         at

@@ -92,9 +92,9 @@ pub(super) struct WindowCensus {
     stretch_bytes: u64,
 }
 
-/// What a window comes to in one process.
+/// What [`StratumTable::estimate`] finds beside the sums of the strata.
 #[derive(Debug, Default)]
-pub(super) struct Estimated {
+pub(super) struct Estimate {
     pub(super) bytes_without_census: u64,
     /// Classes of which no event was kept.
     pub(super) without_stack: Vec<(Arc<str>, SampleWeight)>,
@@ -105,10 +105,10 @@ const MAX_STRATA: usize = 65_536;
 /// Weights of objects are counted in these parts.
 const UNIT: f64 = 65_536.0;
 
-/// Makes of what is known of strata what each has, so that all have `total` bytes: what is counted
-/// is exact, and the rest is that of the censuses. What is seldom may be in no census, and still be
-/// what a buffer was asked for: that has what its events would say.
-fn complete(strata: &mut [&mut StratumSums], total: f64) {
+/// Scales the strata so that they add up to `total` bytes. Those that the kernel program counted
+/// stay exact; the others share the rest in proportion to the censuses. One that no census has
+/// seen, as may be with rare objects, counts by its events.
+fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) {
     let counted: f64 = strata.iter().map(|sums| sums.counted_bytes).sum();
     let rest = (total - counted).max(0.0);
     let naive: f64 = strata.iter().map(|sums| sums.naive_bytes).sum();
@@ -310,7 +310,7 @@ impl StratumTable {
         key: ProcessKey,
         totals: &WindowTotals,
         census: CensusSums,
-    ) -> Estimated {
+    ) -> Estimate {
         let has_census = !census.by_stratum.is_empty();
         self.subtract_first(key, has_census);
         for (stratum, (objects, bytes)) in census.by_stratum {
@@ -334,21 +334,21 @@ impl StratumTable {
                 })
                 .map(|(_, sums)| &mut **sums)
                 .collect();
-            complete(&mut of_kind, total);
+            scale_to_total(&mut of_kind, total);
         }
-        let mut estimated = Estimated::default();
+        let mut estimate = Estimate::default();
         if !has_census {
-            estimated.bytes_without_census = totals.inside;
+            estimate.bytes_without_census = totals.inside;
         }
         for (stratum, sums) in own {
             if sums.value_weight == 0 && sums.bytes >= 1.0 {
                 let weight = SampleWeight { stratum, events: 0, count: 1, value: 1 };
                 (sums.count_weight, sums.value_weight) = (1, 1);
                 let class = strata[stratum as usize].class.clone();
-                estimated.without_stack.push((class.unwrap_or_else(|| "[unknown class]".into()), weight));
+                estimate.without_stack.push((class.unwrap_or_else(|| "[unknown class]".into()), weight));
             }
         }
-        estimated
+        estimate
     }
 
     /// Returns the objects and bytes of a stack's share in its stratum: a byte at least, if the

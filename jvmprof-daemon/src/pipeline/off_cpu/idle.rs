@@ -53,7 +53,7 @@ impl FromStr for IdleRule {
 }
 
 impl IdleRule {
-    fn holds(&self, cause: Cause, frames: &[Arc<Frame>]) -> bool {
+    fn matches(&self, cause: Cause, frames: &[Arc<Frame>]) -> bool {
         let is_meant =
             if self.wait.is_empty() { waits_for_others(cause) } else { self.wait.contains(&cause) };
         let has = |pattern: &String| {
@@ -99,7 +99,7 @@ impl IdleRules {
     }
 
     pub(super) fn is_idle(&self, cause: Cause, frames: &[Arc<Frame>]) -> bool {
-        self.0.iter().any(|rule| rule.holds(cause, frames))
+        self.0.iter().any(|rule| rule.matches(cause, frames))
     }
 }
 

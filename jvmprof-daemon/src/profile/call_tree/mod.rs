@@ -42,10 +42,10 @@ pub use sample_times::SampleTimes;
 pub use stored_counts::InvalidTreeCounts;
 pub use tree_counts::TreeCounts;
 
-/// NodeColumns that a tree may have while it is built: about 50 MB.
+/// Nodes that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;
 
-/// NodeColumns that a page draws without delay. A stack of 1,024 frames with inlined calls still
+/// Nodes that a page draws without delay. A stack of 1,024 frames with inlined calls still
 /// fits many times.
 pub const PAGE_NODES: usize = 20_000;
 
@@ -186,7 +186,7 @@ pub struct TreeBuilder {
     max_nodes: usize,
     /// The function `[pruned]`, which has a node below each node that lost callees.
     pruned: u32,
-    /// NodeColumns that were given up so far.
+    /// Nodes that were given up so far.
     pruned_nodes: usize,
     /// The most samples that a node may lack because it was given up in between.
     most_lacking: u64,

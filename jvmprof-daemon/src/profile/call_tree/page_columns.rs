@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::function_samples::{FunctionSamples, SampleCounts};
 use super::{CallNode, NodeKind, ROOT, TreeBuilder, TreeFunction};
 
-/// FunctionColumns in the table. Nobody reads further; the page says how many there are.
+/// Functions in the table. Nobody reads further; the page says how many there are.
 const TOP_FUNCTIONS: usize = 1_000;
 
 /// Lines listed for one node.
@@ -82,7 +82,7 @@ pub(super) struct FunctionTable {
     pub(super) how: Vec<Vec<u64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) base: Option<BaseColumns>,
-    /// FunctionColumns that were seen, in the table or not.
+    /// Functions that were seen, in the table or not.
     pub(super) seen: usize,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct BaseColumns {
 /// Counts of what the tree lost to its bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// NodeColumns that aren't there by themselves. One that was given up and came back counts
+    /// Nodes that aren't there by themselves. One that was given up and came back counts
     /// again.
     pub nodes: usize,
     /// Samples whose stacks end in a `[pruned]` node.

@@ -143,7 +143,7 @@ impl Publisher {
         let Some((file, bias)) = module.file_and_bias() else { return RegionCode::FramePointer };
         // Code without rows is mostly written by hand or by compilers that keep frame pointers,
         // such as Go's.
-        if !self.tables.holds_or_refuses(&RowsKey::File(file)) {
+        if !self.tables.has_or_refuses_rows(&RowsKey::File(file)) {
             if !module.request_rows(process, context.files, &mut self.loader) {
                 return RegionCode::Deferred;
             }
@@ -154,7 +154,7 @@ impl Publisher {
 
     fn trampolines_code(&mut self, mapping: &MappedCode, trampolines: &Trampolines) -> RegionCode {
         let key = RowsKey::Trampolines(trampolines.identity());
-        if !self.tables.holds_or_refuses(&key) {
+        if !self.tables.has_or_refuses_rows(&key) {
             self.tables.add_file(key, FileRows::new(|handle| trampolines.for_each(handle)));
         }
         RegionCode::File { file: key, bias: mapping.start.0 }
