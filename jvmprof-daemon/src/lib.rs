@@ -30,7 +30,7 @@
 //!    rows ([`native::unwind_rows`]) and its JVM ([`hotspot::Hotspot`]), and writes them to the
 //!    tables of the kernel programs ([`kernel_tables`]), which unwind its next stacks by
 //!    themselves.
-//! 4. **Complete.** A stack that the kernel program could not finish is finished from the copied
+//! 4. **Complete.** A stack that the kernel program could not complete is completed from the copied
 //!    part of the stack, with the same step functions: a
 //!    [`CompletedStack`](symbolize::CompletedStack). A sample that needs rows which are still being
 //!    read is pending, up to a [`Deadline`](symbolize::Deadline).
@@ -57,7 +57,7 @@
 //! | [`types`] | addresses and other values that all share |
 //! | `budget`, `intern` | a time budget; shared strings |
 //! | `cache_directory` | a folder of files within a limit of bytes |
-//! | `generational_cache` | a cache whose entries live for some generations |
+//! | `generational_cache` | a byte-limited cache with two generations, in place of an exact LRU |
 //! | `window_length` | lengths of windows that keep a fleet out of step |
 //! | [`event_type`] | the events that samples are taken of: series names, sample types |
 //! | [`clock`] | the clocks of the kernel |

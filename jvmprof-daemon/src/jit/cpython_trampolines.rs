@@ -111,7 +111,7 @@ impl TrampolineArenas {
     }
 
     /// Drops arenas whose memory has changed. Returns true if there were any.
-    pub fn verify(&mut self, memory: &impl ProcessMemory) -> bool {
+    pub fn drop_changed(&mut self, memory: &impl ProcessMemory) -> bool {
         let before = self.by_range.len();
         self.by_range
             .retain(|range, known| known.is_none() || find(*range, memory).as_ref() == known.as_deref());
@@ -186,9 +186,9 @@ mod tests {
         memory.insert(place.0, arena(&[], 11, 4096));
         let known = find(place, &memory).map(Arc::new);
         let mut arenas = TrampolineArenas { by_range: HashMap::from([(place, known)]) };
-        assert!(!arenas.verify(&memory) && !arenas.is_empty());
+        assert!(!arenas.drop_changed(&memory) && !arenas.is_empty());
         let mut memory = RecordedMemory::default();
         memory.insert(place.0, vec![0x90; 4096]);
-        assert!(arenas.verify(&memory) && arenas.is_empty());
+        assert!(arenas.drop_changed(&memory) && arenas.is_empty());
     }
 }

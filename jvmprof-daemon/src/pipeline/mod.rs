@@ -270,7 +270,7 @@ impl Pipeline {
         }
         self.sampler.shed_queued();
         self.state.take_rows(Some(end));
-        self.state.finish_dumps();
+        self.state.complete_with_jitdumps();
         for sample in self.state.pending.take(|_, _| true) {
             self.state.process_sample(sample, Deadline::Expired);
         }

@@ -53,13 +53,13 @@ impl State {
         self.tried = Instant::now();
     }
 
-    /// Completes samples that wait for unwind rows of their runtimes, by the records written so
-    /// far.
-    pub(super) fn finish_dumps(&mut self) {
+    /// Reads the jitdumps of the processes of pending samples to their ends, and completes the
+    /// samples that waited for their unwind rows.
+    pub(super) fn complete_with_jitdumps(&mut self) {
         let now = monotonic_ns();
         let keys: HashSet<ProcessKey> = self.pending.keys().collect();
         for process in self.table.iter().filter(|process| keys.contains(&process.key)) {
-            self.symbolizer.finish_dump(process, now);
+            self.symbolizer.read_dump_to_end(process, now);
         }
         let ready: HashSet<_> = keys.into_iter().filter(|key| !self.symbolizer.awaits_rows(*key)).collect();
         self.resolve_waiting(|key, _| ready.contains(&key));

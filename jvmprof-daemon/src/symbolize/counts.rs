@@ -1,8 +1,8 @@
-//! Counters of naming: memory, and losses.
+//! Counters of symbolization: memory, and losses.
 
 use std::collections::HashMap;
 
-use super::generated::jit_counts::JitCounts;
+use super::jit::jit_counts::JitCounts;
 use crate::kernel_tables::TableCounts;
 use crate::native::file_cache::CacheCounters;
 
@@ -21,7 +21,7 @@ impl CacheUsage {
     }
 }
 
-/// Counters of losses, and of work saved.
+/// Counters of symbolization.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SymbolCounts {
     pub files: CacheCounters,
@@ -35,7 +35,7 @@ pub struct SymbolCounts {
     pub frame_cache_resets: u64,
     /// Samples whose stack the daemon completed over its copy, since the kernel program lacked
     /// data.
-    pub finished_by_daemon: u64,
+    pub completed_by_daemon: u64,
     pub perf_maps: JitCounts,
     /// Counters of the kernel's tables.
     pub tables: TableCounts,

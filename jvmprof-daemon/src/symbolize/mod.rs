@@ -12,18 +12,18 @@
 //!
 //! | owner | folder | what it does |
 //! |---|---|---|
-//! | `Publisher` | `publish` | fills the tables of the kernel programs with a process's regions,
+//! | `Publisher` | `publish_to_kernel` | fills the tables of the kernel programs with a process's regions,
 //! rows and JVM; loads rows |
 //! | `Completer` | `stack` | continues a stack where the kernel program stopped; whole stacks that
 //! were named before |
-//! | `Namer` | `namer`, `java`, `generated`, `native`, `kernel_frames` | names frames: at once
+//! | `Namer` | `namer`, `java`, `jit`, `native`, `kernel_frames` | names frames: at once
 //! those of Java, deferred those of native and generated code |
 
 mod counts;
 mod frames;
-mod generated;
 mod inspect;
 mod java;
+mod jit;
 mod kernel_frames;
 mod memory_limits;
 mod namer;
@@ -51,12 +51,12 @@ use crate::sampler::BpfMaps;
 use crate::types::{Avma, FastHasher};
 pub use counts::{CacheUsage, SymbolCounts};
 use frames::frame_bytes;
-pub use generated::jit_counts::JitCounts;
-use generated::{JitNames, JitShared};
 pub use inspect::{ModuleReport, NativePlace};
 pub use java::jvm_labels::JvmLabels;
 pub use java::virtual_threads::{NamedVirtualThreads, NamedWaitingStack};
 use java::{Callers, Java, JvmState};
+pub use jit::jit_counts::JitCounts;
+use jit::{JitNames, JitShared};
 use kernel_frames::KernelFrames;
 pub use memory_limits::SymbolMemoryLimits;
 use native::deferred_frames::DeferredFrame;
@@ -236,9 +236,9 @@ impl Symbolizer {
 
     /// Reads the records of the process's runtime to the end. Later ones come too late for the
     /// samples of the window.
-    pub fn finish_dump(&mut self, process: &Process, now_ns: u64) {
+    pub fn read_dump_to_end(&mut self, process: &Process, now_ns: u64) {
         if let Some(symbols) = self.processes.get_mut(&process.key) {
-            symbols.jit.finish_dump(process, now_ns, &mut self.counts.perf_maps);
+            symbols.jit.read_dump_to_end(process, now_ns, &mut self.counts.perf_maps);
         }
     }
 
@@ -249,7 +249,7 @@ impl Symbolizer {
             if let Some(process) = find(*key) {
                 symbols.jit.refresh(process, now_ns, &mut self.counts.perf_maps);
                 // Memory may be used for something else without a sign.
-                if !symbols.arenas.is_empty() && symbols.arenas.verify(&LiveMemory::new(process.pid)) {
+                if !symbols.arenas.is_empty() && symbols.arenas.drop_changed(&LiveMemory::new(process.pid)) {
                     symbols.published.invalidate();
                 }
             }

@@ -8,7 +8,7 @@ use jvmprof_common::frame::UserFrame;
 use super::ProcessSymbols;
 use super::counts::SymbolCounts;
 use super::frames::{enter_special_frame, frame, frame_bytes, java_frame, stub_frame, unknown_java};
-use super::generated::{AddressLookup, JitShared};
+use super::jit::{AddressLookup, JitShared};
 use super::native::deferred_frames::DeferredFrame;
 use super::native::function_names::FunctionNames;
 use super::stack::completer::kernel_walked_frames;

@@ -107,7 +107,7 @@ impl<'a> IdentifiedSample<'a> {
         };
         if let Some(walked) = &walked {
             let is_longer = walked.frames.len() > kernel_walked_frames(self.sample).0.len();
-            self.symbolizer.counts.finished_by_daemon += u64::from(is_longer);
+            self.symbolizer.counts.completed_by_daemon += u64::from(is_longer);
         }
         Completion::Completed(CompletedStack { identified: self, deadline, walked })
     }

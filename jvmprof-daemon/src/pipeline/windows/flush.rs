@@ -22,7 +22,7 @@ impl Pipeline {
         // Nothing is known any more of a process that has ended, once the window has.
         let ended = state.table.iter().filter(|process| process.has_exited());
         let ended: Vec<u32> = ended.map(|process| process.pid).collect();
-        state.finish_dumps();
+        state.complete_with_jitdumps();
         ended.into_iter().for_each(|pid| state.complete_pending_of(pid));
         let by_key: HashMap<ProcessKey, &Process> =
             state.table.iter().map(|process| (process.key, process)).collect();

@@ -14,7 +14,7 @@ use std::time::Instant;
 use jvmprof_common::jvm::Jvm;
 
 use super::counts::SymbolCounts;
-use super::generated::JitShared;
+use super::jit::JitShared;
 use super::{ProcessSymbols, Symbolizer};
 use crate::clock::monotonic_ns;
 use crate::hotspot::LiveMemory;

@@ -104,14 +104,14 @@ impl StackWalk<'_> {
                 frames.truncate(trusted);
                 Outcome::Truncated(REMAPPED)
             }
-            (None, true) => self.finish(symbols, sample, &mut frames),
+            (None, true) => self.complete(symbols, sample, &mut frames),
             (None, false) => Outcome::Truncated("malformed frame"),
         };
         WalkedStack { frames, outcome, late_from: self.late_from, reading: self.reading }
     }
 
     /// Continues the walk where the kernel program stopped.
-    fn finish(
+    fn complete(
         &mut self,
         symbols: &mut ProcessSymbols,
         sample: &StackSample,
@@ -165,7 +165,7 @@ impl StackWalk<'_> {
             reading += began.map(|began| began.elapsed()).unwrap_or_default();
             rule
         };
-        let end = resumed_walk::finish(sample, java, stack, &mut symbols.rules, native, generated);
+        let end = resumed_walk::complete(sample, java, stack, &mut symbols.rules, native, generated);
         self.reading = reading;
         self.counts.perf_maps.ambiguous_stacks += u64::from(is_ambiguous);
         if self.now_ns.saturating_sub(sample.header.time_ns) > MAX_DELAY_NS {

@@ -51,7 +51,7 @@ pub(in crate::symbolize) struct End {
 
 /// Continues the walk from the last of `frames`, which is stepped again. `find` returns the rule of
 /// native code, `generated` that of other code than HotSpot's that was there at the time.
-pub(in crate::symbolize) fn finish(
+pub(in crate::symbolize) fn complete(
     sample: &StackSample,
     java: Option<&AttachedJvm>,
     frames: &mut Vec<UserFrame>,
@@ -65,7 +65,7 @@ pub(in crate::symbolize) fn finish(
     };
     let (sp, fp) = (StackAddress(header.tail_sp), StackAddress(header.tail_fp));
     let mut cursor = Cursor { pc: Avma(pc), sp, fp, exact };
-    let mut target = Copied {
+    let mut target = SampleTarget {
         stack: (sample.tail_start(), sample.tail()),
         sample,
         registers: (frames.len() == 1).then_some(&header.registers),
@@ -157,8 +157,8 @@ fn archived_jump(code: &[u8; ARCHIVED_JUMP_BYTES]) -> Option<u64> {
     })
 }
 
-/// Memory of a sample: the copied stack, and the live process for the rest.
-struct Copied<'a> {
+/// The unwind target of a sample: the copied stack, and the live process for the rest.
+struct SampleTarget<'a> {
     /// Address of the copy, and its words.
     stack: (Avma, &'a [u64]),
     sample: &'a StackSample,
@@ -168,7 +168,7 @@ struct Copied<'a> {
     code: [u64; CODE_WORDS],
 }
 
-impl Copied<'_> {
+impl SampleTarget<'_> {
     fn read(&self, address: Avma, into: &mut [u8]) -> bool {
         self.java.is_some_and(|java| java.memory().read_into(address, into))
     }
@@ -196,7 +196,7 @@ impl Copied<'_> {
     }
 }
 
-impl Memory for Copied<'_> {
+impl Memory for SampleTarget<'_> {
     fn read_u64(&mut self, address: StackAddress) -> Option<u64> {
         std::iter::once(self.stack).chain(self.sample.stretches()).find_map(|(start, words)| {
             let offset = address.0.checked_sub(start.0).filter(|offset| offset.is_multiple_of(8))?;
@@ -223,7 +223,7 @@ impl Memory for Copied<'_> {
     }
 }
 
-impl HotspotTarget for Copied<'_> {
+impl HotspotTarget for SampleTarget<'_> {
     type Row = Row;
 
     fn read_u8(&mut self, address: Avma) -> Option<u8> {

@@ -16,7 +16,7 @@ pub(super) const METRICS: &[Metric] = &[
         values.set_all_by(&snapshot.pipeline.symbols.unnamed);
     })
     .help("Frames without a name, each counted once while it is remembered"),
-    Metric::counter("jvmprof_stacks_finished_by_daemon", Count(|counts| counts.symbols.finished_by_daemon))
+    Metric::counter("jvmprof_stacks_finished_by_daemon", Count(|counts| counts.symbols.completed_by_daemon))
         .help("Samples whose stack the daemon walked on over its copy"),
     Metric::gauge_by("jvmprof_cache_bytes", &["cache"], |snapshot, values| {
         for cache in &snapshot.pipeline.caches {

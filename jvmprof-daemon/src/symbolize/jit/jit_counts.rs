@@ -85,13 +85,13 @@ impl JitCounts {
 
 /// The part of one process's counters that is in [`JitCounts`] already.
 #[derive(Debug, Default)]
-pub(in crate::symbolize) struct Reported {
+pub(in crate::symbolize) struct ReportedCounts {
     lines: PerfMapCounters,
     map: ProcessPerfMapCounters,
     dump: JitDumpCounters,
 }
 
-impl Reported {
+impl ReportedCounts {
     /// Adds the difference since the last call.
     pub(in crate::symbolize) fn report(
         &mut self,

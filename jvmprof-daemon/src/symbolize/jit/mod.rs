@@ -25,8 +25,8 @@ use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
 use crate::symbolize::counts::CacheUsage;
 use crate::symbolize::frames::frame_bytes;
-use crate::symbolize::generated::deferred_names::{SampledAddress, Waiting, WaitingFrames};
-use crate::symbolize::generated::jit_counts::{JitCounts, Reported};
+use crate::symbolize::jit::deferred_names::{SampledAddress, WaitingFrame, WaitingFrames};
+use crate::symbolize::jit::jit_counts::{JitCounts, ReportedCounts};
 use crate::types::{Avma, FileOffset};
 
 const UNKNOWN_JAVA: &str = "[unknown Java: not in the perf map]";
@@ -64,7 +64,7 @@ pub(in crate::symbolize) struct JitNames {
     dump: Option<ProcessJitDump>,
     /// Version of the process's mappings that were searched for the marker of a jitdump.
     searched_version: u64,
-    reported: Reported,
+    reported: ReportedCounts,
     map_frames: FrameCache,
     dump_frames: FrameCache,
     waiting: WaitingFrames,
@@ -105,7 +105,7 @@ impl JitNames {
         if was_read && !self.waiting.is_empty() {
             self.resolve_deferred(&map, counts, false);
         }
-        let turn = map.map().counters().entries;
+        let entries = map.map().counters().entries;
         let was_known = is_known(&map, self.dump.as_ref(), at_ns);
         if was_known {
             let make = |line| Arc::new(frame_of(lookup, Some(line)));
@@ -116,8 +116,8 @@ impl JitNames {
         }
         // Between two changes of a perf map all samples of an address have the same name, if it has
         // been read to its end.
-        let turn = if self.dump.is_some() || !was_known { at_ns } else { turn };
-        let sampled = SampledAddress { address, turn, at_ns };
+        let name_version = if self.dump.is_some() || !was_known { at_ns } else { entries };
+        let sampled = SampledAddress { address, name_version, at_ns };
         if let Some(frame) = self.waiting.push(sampled, || Arc::new(frame_of(lookup, None))) {
             return Err(frame);
         }
@@ -222,7 +222,7 @@ impl JitNames {
         let Some(map) = self.map.clone() else { return };
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
         map.read_before_naming(now_ns);
-        self.finish_dump(process, now_ns, counts);
+        self.read_dump_to_end(process, now_ns, counts);
         self.resolve_deferred(&map, counts, true);
         let horizon_ns = now_ns.saturating_sub(OLDEST_SAMPLE_NS);
         map.map_mut().expire(horizon_ns);
@@ -235,7 +235,7 @@ impl JitNames {
     }
 
     /// Reads a dump to its end, within limits: there is no later chance.
-    pub(in crate::symbolize) fn finish_dump(
+    pub(in crate::symbolize) fn read_dump_to_end(
         &mut self,
         process: &Process,
         now_ns: u64,
@@ -325,8 +325,8 @@ impl JitNames {
 
     /// Returns the frame of samples that wait together: if the first and the last have the same
     /// name, those between them have it, too.
-    fn named_all(&mut self, map: &ProcessPerfMap, waiting: &Waiting) -> Option<(Arc<Frame>, bool)> {
-        let Waiting { frame, address, first_ns, last_ns, .. } = waiting;
+    fn named_all(&mut self, map: &ProcessPerfMap, waiting: &WaitingFrame) -> Option<(Arc<Frame>, bool)> {
+        let WaitingFrame { frame, address, first_ns, last_ns, .. } = waiting;
         let make = |line| Arc::new(Frame { lines: vec![line], ..(**frame).clone() });
         let first = self.named(map, *address, *first_ns, make);
         if first_ns == last_ns {

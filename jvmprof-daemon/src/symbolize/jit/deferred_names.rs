@@ -7,44 +7,48 @@ use std::sync::Arc;
 use crate::profile::model::Frame;
 use crate::types::Avma;
 
-/// Maximum number of frames of one process that each wait for the name at their own time. Further
-/// frames are merged by address and period: they get the name of the code that was there all the
-/// while, or an ambiguous one.
-const MAX_ALONE: usize = 20_000;
+/// Maximum number of frames of one process that wait for exactly one name each. Further frames are
+/// merged by address and second: they get the name of the code that was there all the while, or an
+/// ambiguous one.
+const MAX_EXACT: usize = 20_000;
 /// Maximum number of waiting frames of one process.
 const MAX_WAITING: usize = 40_000;
-const WHILE_NS: u64 = 1_000_000_000;
+/// Length of the periods by which frames are merged.
+const PERIOD_NS: u64 = 1_000_000_000;
 
 /// A sampled address whose name at the sample's time is wanted.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::symbolize) struct SampledAddress {
     pub(in crate::symbolize) address: Avma,
-    /// Number that is equal for samples with the same name.
-    pub(in crate::symbolize) turn: u64,
+    /// Number that is equal for samples of this address that get the same name.
+    pub(in crate::symbolize) name_version: u64,
     pub(in crate::symbolize) at_ns: u64,
 }
 
+/// The samples of an address that share a waiting frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Turn {
-    Alone(u64),
-    While(u64),
+enum NamingPeriod {
+    /// Those with this [`SampledAddress::name_version`].
+    Version(u64),
+    /// Those of this second ([`PERIOD_NS`]), which may get several names.
+    Second(u64),
 }
 
 /// A frame without a name, and the period of the samples that have it.
 #[derive(Debug)]
-pub(in crate::symbolize) struct Waiting {
+pub(in crate::symbolize) struct WaitingFrame {
     pub(in crate::symbolize) frame: Arc<Frame>,
     pub(in crate::symbolize) address: Avma,
     pub(in crate::symbolize) first_ns: u64,
     pub(in crate::symbolize) last_ns: u64,
     pub(in crate::symbolize) samples: u64,
-    turn: Turn,
+    period: NamingPeriod,
 }
 
 /// Waiting frames of one process.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct WaitingFrames {
-    by_turn: HashMap<(Avma, Turn), Waiting>,
+    by_period: HashMap<(Avma, NamingPeriod), WaitingFrame>,
     /// Resolved names, by the address of the unnamed frame, which is kept so that no other takes
     /// its place.
     resolved: HashMap<usize, (Arc<Frame>, Arc<Frame>)>,
@@ -52,7 +56,7 @@ pub(in crate::symbolize) struct WaitingFrames {
 
 impl WaitingFrames {
     pub(in crate::symbolize) fn is_empty(&self) -> bool {
-        self.by_turn.is_empty()
+        self.by_period.is_empty()
     }
 
     /// Returns the frame of a sample until it is resolved; `None` if too many wait. `make` makes
@@ -62,25 +66,25 @@ impl WaitingFrames {
         sampled: SampledAddress,
         make: impl FnOnce() -> Arc<Frame>,
     ) -> Option<Arc<Frame>> {
-        let SampledAddress { address, turn, at_ns } = sampled;
-        let count = self.by_turn.len() + self.resolved.len();
-        let mut turn = Turn::Alone(turn);
-        if count >= MAX_ALONE && !self.by_turn.contains_key(&(address, turn)) {
-            turn = Turn::While(at_ns / WHILE_NS);
+        let SampledAddress { address, name_version, at_ns } = sampled;
+        let count = self.by_period.len() + self.resolved.len();
+        let mut period = NamingPeriod::Version(name_version);
+        if count >= MAX_EXACT && !self.by_period.contains_key(&(address, period)) {
+            period = NamingPeriod::Second(at_ns / PERIOD_NS);
         }
-        if count >= MAX_WAITING && !self.by_turn.contains_key(&(address, turn)) {
+        if count >= MAX_WAITING && !self.by_period.contains_key(&(address, period)) {
             return None;
         }
-        let waiting = self.by_turn.entry((address, turn)).or_insert_with(|| Waiting {
+        let waiting = self.by_period.entry((address, period)).or_insert_with(|| WaitingFrame {
             frame: make(),
             address,
             first_ns: at_ns,
             last_ns: at_ns,
             samples: 0,
-            turn,
+            period,
         });
         waiting.samples += 1;
-        if let Turn::While(_) = turn {
+        if let NamingPeriod::Second(_) = period {
             waiting.first_ns = waiting.first_ns.min(at_ns);
             waiting.last_ns = waiting.last_ns.max(at_ns);
         }
@@ -88,15 +92,18 @@ impl WaitingFrames {
     }
 
     /// Takes the chosen frames: each is to be resolved, put back, or has no name for good.
-    pub(in crate::symbolize) fn take(&mut self, is_chosen: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
-        self.by_turn.extract_if(|_, waiting| is_chosen(waiting)).map(|(_, waiting)| waiting).collect()
+    pub(in crate::symbolize) fn take(
+        &mut self,
+        is_chosen: impl Fn(&WaitingFrame) -> bool,
+    ) -> Vec<WaitingFrame> {
+        self.by_period.extract_if(|_, waiting| is_chosen(waiting)).map(|(_, waiting)| waiting).collect()
     }
 
-    pub(in crate::symbolize) fn defer_again(&mut self, waiting: Waiting) {
-        self.by_turn.insert((waiting.address, waiting.turn), waiting);
+    pub(in crate::symbolize) fn defer_again(&mut self, waiting: WaitingFrame) {
+        self.by_period.insert((waiting.address, waiting.period), waiting);
     }
 
-    pub(in crate::symbolize) fn resolve(&mut self, waiting: Waiting, named: Arc<Frame>) {
+    pub(in crate::symbolize) fn resolve(&mut self, waiting: WaitingFrame, named: Arc<Frame>) {
         self.resolved.insert(Arc::as_ptr(&waiting.frame).addr(), (waiting.frame, named));
     }
 
@@ -122,30 +129,30 @@ mod tests {
     }
 
     #[test]
-    fn frames_wait_alone_then_together_and_then_not_at_all() {
+    fn frames_wait_by_name_then_by_second_and_then_not_at_all() {
         let mut waiting = WaitingFrames::default();
         let mut push = |address: u64, at_ns: u64| {
-            waiting.push(SampledAddress { address: Avma(address), turn: at_ns, at_ns }, unnamed)
+            waiting.push(SampledAddress { address: Avma(address), name_version: at_ns, at_ns }, unnamed)
         };
         let first = push(1, 0).expect("room");
         assert!(
             Arc::ptr_eq(&first, &push(1, 0).expect("room"))
                 && !Arc::ptr_eq(&first, &push(1, 1).expect("room"))
         );
-        for at_ns in 2..MAX_ALONE as u64 {
+        for at_ns in 2..MAX_EXACT as u64 {
             push(1, at_ns).expect("room");
         }
         let together = push(2, 5).expect("room");
-        assert!(Arc::ptr_eq(&together, &push(2, WHILE_NS - 1).expect("room")));
+        assert!(Arc::ptr_eq(&together, &push(2, PERIOD_NS - 1).expect("room")));
         assert!(Arc::ptr_eq(&together, &push(2, 3).expect("room")));
         assert!(Arc::ptr_eq(&first, &push(1, 0).expect("it has its place")));
-        for address in 3..=(MAX_WAITING - MAX_ALONE + 1) as u64 {
-            push(address, WHILE_NS).expect("room");
+        for address in 3..=(MAX_WAITING - MAX_EXACT + 1) as u64 {
+            push(address, PERIOD_NS).expect("room");
         }
         assert!(push(1 << 20, 0).is_none());
-        let of_second = |waiting: &Waiting| waiting.address == Avma(2);
+        let of_second = |waiting: &WaitingFrame| waiting.address == Avma(2);
         let taken = waiting.take(of_second);
         let [taken] = &taken[..] else { panic!("{taken:?}") };
-        assert_eq!((taken.first_ns, taken.last_ns, taken.samples), (3, WHILE_NS - 1, 3));
+        assert_eq!((taken.first_ns, taken.last_ns, taken.samples), (3, PERIOD_NS - 1, 3));
     }
 }
