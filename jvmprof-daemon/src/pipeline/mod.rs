@@ -2,8 +2,9 @@
 //!
 //! # The way of a sample
 //!
-//! [`Pipeline::poll`] takes events in the order of their times. What happens to processes goes to
-//! the process table (`process_events`). A sample passes these stages, in `State::process_sample`:
+//! [`Pipeline::poll`] takes events in the order of their times, and `kernel_events` dispatches
+//! them: what happens to processes goes to the process table. A sample passes these stages, in
+//! `State::process_sample`:
 //!
 //! | stage | owner | takes | gives |
 //! |---|---|---|---|
@@ -21,13 +22,13 @@
 pub mod allocation;
 mod counts;
 pub mod jvm_totals;
+mod kernel_events;
 pub mod labels;
 pub mod memory_limits;
 pub mod off_cpu;
 mod options;
 pub mod pauses;
 mod pending_samples;
-mod process_events;
 mod row_waits;
 pub mod thread_contexts;
 mod thread_kinds;
@@ -50,7 +51,7 @@ use crate::symbolize::{Completion, Deadline, Outcome, SymbolizedStack, Symbolize
 use allocation::AllocationProfiler;
 pub use counts::Counts;
 use jvm_totals::AllJvmTotals;
-use labels::{LabelOptions, Owner, Targets};
+use labels::{LabelKey, LabelOptions, Targets};
 use memory_limits::MemoryLimits;
 use off_cpu::{CONTENTION_PERIOD, OffCpuProfiler};
 pub use options::{PipelineError, PipelineOptions};
@@ -73,7 +74,7 @@ pub struct Pipeline {
 struct State {
     table: ProcessTable,
     symbolizer: Symbolizer,
-    windows: Windows<Owner>,
+    windows: Windows<LabelKey>,
     periods: SamplingPeriods,
     targets: Targets,
     outcomes: BTreeMap<Outcome, SamplesByEvent>,
@@ -228,7 +229,7 @@ impl Pipeline {
         self.state.summed_jvms.maintain(monotonic_ns);
         let mut has_happened = false;
         while let Some(event) = self.sampler.take() {
-            self.state.handle(event);
+            self.state.handle_kernel_event(event);
             has_happened = true;
             if Instant::now() >= end {
                 self.sampler.notify_events_left();
@@ -266,7 +267,7 @@ impl Pipeline {
         while Instant::now() < end
             && let Some(event) = self.sampler.take()
         {
-            self.state.handle(event);
+            self.state.handle_kernel_event(event);
         }
         self.sampler.shed_queued();
         self.state.take_rows(Some(end));
@@ -378,7 +379,7 @@ impl State {
                 cached.is_none().then(|| sample.addresses())
             });
         let is_new = !self.targets.contains(process.key);
-        if self.targets.drops_unseen(process, header.start_ns, event) {
+        if self.targets.drop_before_symbolizing(process, header.start_ns, event) {
             *self.outcomes.entry(Outcome::Unwanted).or_default() += SamplesByEvent::of(event, 1);
             return None;
         }
@@ -391,13 +392,13 @@ impl State {
         };
         let SymbolizedStack { stack, outcome } = completed.name();
         *self.outcomes.entry(outcome).or_default() += SamplesByEvent::of(event, 1);
-        let owner = self.targets.owner(process.key, &sample);
+        let label_key = self.targets.label_key(process.key, &sample);
         let jvm = self.symbolizer.jvm_labels(process.key);
-        let labels = self.targets.evaluate_rules(process, jvm, owner, header.start_ns);
+        let labels = self.targets.evaluate_rules(process, jvm, label_key, header.start_ns);
         let period_ns = self.periods.period_at(header.cpu, header.time_ns);
         if let Some(allocation) = &mut self.allocation
             && jvm.is_some()
-            && !allocation.knows(process.key)
+            && !allocation.is_decided(process.key)
             && self.targets.is_wanted(process.key, EventType::Allocation)
         {
             let heap = self.symbolizer.java_heap(process.key);
@@ -474,14 +475,14 @@ impl State {
         for (stack, weight) in std::iter::once((stack, weight)).chain(second) {
             match &labels {
                 LabelDecision::Dropped => return None,
-                LabelDecision::Awaited => window.add_unlabelled(owner, stack, weight),
-                LabelDecision::Labels(labels) => window.add(labels, owner, stack, weight),
+                LabelDecision::Awaited => window.add_unlabelled(label_key, stack, weight),
+                LabelDecision::Labels(labels) => window.add(labels, label_key, stack, weight),
             }
         }
         if let (Some((stack, weight)), Some(off_cpu)) = (holder, &mut self.off_cpu) {
-            let owner = self.targets.owner_of(process.key, EventType::LockHolder);
+            let label_key = self.targets.process_label_key(process.key, EventType::LockHolder);
             let window = self.windows.aggregator(EventType::LockHolder, CONTENTION_PERIOD);
-            window.add_unlabelled(owner, stack, weight);
+            window.add_unlabelled(label_key, stack, weight);
             off_cpu.count_holder();
         }
         if has_new_key {

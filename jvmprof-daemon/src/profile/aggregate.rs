@@ -12,9 +12,9 @@ use crate::types::FastHasher;
 
 /// The samples of one window.
 ///
-/// `K` identifies a stack's owner, whose frames and labels may be completed before the window's
-/// profile is made. Stacks whose labels aren't known yet are kept by owner, beyond the window's end
-/// if need be: then they go into a batch of their own, with their own window's time. Memory is
+/// `K` is the label key of a stack, whose frames and labels may be completed before the window's
+/// profile is made. Stacks whose labels aren't known yet are kept by label key, beyond the window's
+/// end if need be: then they go into a batch of their own, with their own window's time. Memory is
 /// bounded: when a window has too many different stacks, further ones are counted as one stack,
 /// whose only frame says so.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub struct SeriesLimit {
 /// Label sets of one window that are found by their addresses, at most.
 const MAX_LABEL_SETS: usize = 4096;
 
-/// The labels of an owner, as far as they are known.
+/// The labels of a label key, as far as they are known.
 #[derive(Clone, Debug)]
 pub enum LabelDecision {
     Labels(Arc<LabelSet>),
@@ -148,7 +148,7 @@ struct EndedWindow<K> {
 #[derive(Debug)]
 struct StackCount<K> {
     weight: SampleWeight,
-    owner: K,
+    label_key: K,
     pending: bool,
     /// See [`Sample::times`].
     times: Vec<u32>,
@@ -260,7 +260,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     pub fn add(
         &mut self,
         labels: &Arc<LabelSet>,
-        owner: K,
+        label_key: K,
         stack: NamedStack,
         weight: impl Into<SampleWeight>,
     ) {
@@ -272,7 +272,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         let weight = weight.into();
         self.over_limit += if is_over_limit { weight.events } else { 0 };
         let (stacks, times) = (&mut self.series[series].1, &mut self.times);
-        count(stacks, &mut self.budget, times, owner, stack, weight);
+        count(stacks, &mut self.budget, times, label_key, stack, weight);
     }
 
     /// Returns the index of the series that these labels' samples go to, and true if that is the
@@ -295,9 +295,9 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     }
 
     /// Counts an event with its stack, whose labels aren't known yet.
-    pub fn add_unlabelled(&mut self, owner: K, stack: NamedStack, weight: impl Into<SampleWeight>) {
-        let (stacks, times) = (self.unlabelled.entry(owner).or_default(), &mut self.times);
-        count(stacks, &mut self.budget, times, owner, stack, weight.into());
+    pub fn add_unlabelled(&mut self, label_key: K, stack: NamedStack, weight: impl Into<SampleWeight>) {
+        let (stacks, times) = (self.unlabelled.entry(label_key).or_default(), &mut self.times);
+        count(stacks, &mut self.budget, times, label_key, stack, weight.into());
     }
 
     /// Returns the number of samples since the start whose stacks exceeded the budget.
@@ -305,8 +305,8 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         self.budget.refused
     }
 
-    /// Returns the owners of samples without labels, some of them several times.
-    pub fn unlabelled_owners(&self) -> impl Iterator<Item = K> + '_ {
+    /// Returns the label keys of samples without labels, some of them several times.
+    pub fn unlabelled_keys(&self) -> impl Iterator<Item = K> + '_ {
         self.unlabelled
             .keys()
             .chain(self.ended_windows.iter().flat_map(|window| window.unlabelled.keys()))
@@ -335,9 +335,9 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     }
 
     /// Ends the window, which was `window`, and begins the next one. `finish` may name the frames
-    /// of each pending stack a last time. `labels` is called with each owner whose stacks have no
-    /// labels yet, and the number of their samples; while it answers [`LabelDecision::Awaited`],
-    /// they stay.
+    /// of each pending stack a last time. `labels` is called with each label key whose stacks have
+    /// no labels yet, and the number of their samples; while it answers
+    /// [`LabelDecision::Awaited`], they stay.
     pub fn flush(
         &mut self,
         window: Window,
@@ -364,9 +364,9 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
             .collect();
         let mut unlabelled = std::mem::take(&mut self.unlabelled)
             .into_iter()
-            .map(|(owner, stacks)| (owner, into_samples(stacks, &mut finish, &mut estimate)))
+            .map(|(label_key, stacks)| (label_key, into_samples(stacks, &mut finish, &mut estimate)))
             .collect();
-        for (labels, samples) in take_labelled_owners(&mut unlabelled, labels) {
+        for (labels, samples) in take_labelled_keys(&mut unlabelled, labels) {
             self.over_limit += extend_series(&mut by_labels, self.limit.as_ref(), &labels, samples);
         }
         self.budget.clear();
@@ -382,7 +382,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         let mut batches = Vec::new();
         for window in &mut self.ended_windows {
             let mut by_labels: HashMap<Arc<LabelSet>, Vec<Sample>> = HashMap::new();
-            for (labels, samples) in take_labelled_owners(&mut window.unlabelled, &mut labels) {
+            for (labels, samples) in take_labelled_keys(&mut window.unlabelled, &mut labels) {
                 self.over_limit += extend_series(&mut by_labels, window.limit.as_ref(), &labels, samples);
             }
             if !by_labels.is_empty() {
@@ -426,7 +426,7 @@ fn count<K>(
     stacks: &mut Stacks<K>,
     budget: &mut StackBudget,
     times: &mut EventTimes,
-    owner: K,
+    label_key: K,
     stack: NamedStack,
     weight: SampleWeight,
 ) {
@@ -446,7 +446,8 @@ fn count<K>(
         (StackKey::new(marker, SampleLabels::default(), weight.stratum), false)
     };
     let none = SampleWeight { stratum: weight.stratum, events: 0, count: 0, value: 0 };
-    let counted = stacks.entry(key).or_insert(StackCount { weight: none, owner, pending, times: Vec::new() });
+    let counted =
+        stacks.entry(key).or_insert(StackCount { weight: none, label_key, pending, times: Vec::new() });
     counted.add(weight);
     times.push(&mut counted.times);
 }
@@ -458,9 +459,9 @@ fn into_samples<K: Copy>(
 ) -> Vec<Sample> {
     let mut finish = |(StackKey { mut frames, labels, .. }, counted): (StackKey, StackCount<K>)| {
         if counted.pending {
-            finish(counted.owner, Arc::make_mut(&mut frames));
+            finish(counted.label_key, Arc::make_mut(&mut frames));
         }
-        let (count, value) = estimate(counted.owner, counted.weight);
+        let (count, value) = estimate(counted.label_key, counted.weight);
         Sample { frames, labels, events: counted.weight.events, count, value, times: counted.times }
     };
     // The part of an event that comes to nothing is left out.
@@ -468,14 +469,14 @@ fn into_samples<K: Copy>(
     stacks.into_iter().map(&mut finish).filter(is_something).collect()
 }
 
-/// Removes the samples of owners whose labels are known by now, and returns those to be kept.
-fn take_labelled_owners<K: Copy + Eq + Hash>(
+/// Removes the samples of label keys whose labels are known by now, and returns those to be kept.
+fn take_labelled_keys<K: Copy + Eq + Hash>(
     unlabelled: &mut HashMap<K, Vec<Sample>>,
     mut labels: impl FnMut(K, u64) -> LabelDecision,
 ) -> Vec<(Arc<LabelSet>, Vec<Sample>)> {
     let mut labelled = Vec::new();
-    unlabelled.retain(|owner, samples| {
-        match labels(*owner, samples.iter().map(|sample| sample.events).sum()) {
+    unlabelled.retain(|label_key, samples| {
+        match labels(*label_key, samples.iter().map(|sample| sample.events).sum()) {
             LabelDecision::Awaited => return true,
             LabelDecision::Dropped => {}
             LabelDecision::Labels(labels) => labelled.push((labels, std::mem::take(samples))),

@@ -172,8 +172,8 @@ impl AllocationProfiler {
         self.counts.clone()
     }
 
-    /// Returns true for a JVM that is followed, or can't be.
-    pub(super) fn knows(&self, key: ProcessKey) -> bool {
+    /// Returns true if a JVM is followed, or it is known that it can't be.
+    pub(super) fn is_decided(&self, key: ProcessKey) -> bool {
         self.jvms.contains_key(&key)
     }
 

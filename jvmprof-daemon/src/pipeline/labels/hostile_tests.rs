@@ -91,9 +91,15 @@ fn a_process_can_choose_values_and_no_names_whatever_it_calls_itself() {
     let rules = vec![RelabelRule::from_str(map).expect("a rule")];
     let options = LabelOptions { rules, ..LabelOptions::plain("host".to_owned()) };
     let mut targets = Targets::new(options, vec![EventType::Cpu], ContainerLookup::default());
-    let owner =
-        Owner { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0, event: EventType::Cpu };
-    let LabelDecision::Labels(labels) = targets.evaluate_rules(process, None, owner, 1) else {
+    let label_key = LabelKey {
+        process: process.key,
+        thread_name: 0,
+        tid: 0,
+        cpu: 0,
+        generation: 0,
+        event: EventType::Cpu,
+    };
+    let LabelDecision::Labels(labels) = targets.evaluate_rules(process, None, label_key, 1) else {
         panic!("nothing drops it")
     };
     assert_eq!((&*labels["node"], &*labels["meta_node"]), ("host", "host"));

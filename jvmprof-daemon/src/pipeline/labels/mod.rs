@@ -54,9 +54,9 @@ pub struct TargetCounts {
     pub cut_labels: u64,
 }
 
-/// The owner of a sample: all samples of one owner have the same labels.
+/// What the labels of a sample depend on: all samples with one key have the same labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Owner {
+pub(super) struct LabelKey {
     pub(super) process: ProcessKey,
     /// Thread and CPU are 0 unless they are labels.
     thread_name: u32,
@@ -102,11 +102,11 @@ struct Target {
     has_meta: bool,
     /// By event: true if the rules drop all of its samples; `None`: not evaluated yet.
     dropped: [Option<bool>; EventType::ALL.len()],
-    /// Labels by owner; `None`: dropped.
-    decided: HashMap<Owner, Option<Arc<LabelSet>>>,
+    /// Labels by key; `None`: dropped.
+    decided: HashMap<LabelKey, Option<Arc<LabelSet>>>,
 }
 
-/// Maximum number of owners of one process whose labels are cached. Threads come and go.
+/// Maximum number of keys of one process whose labels are cached. Threads come and go.
 const MAX_DECIDED: usize = 4096;
 
 impl Targets {
@@ -153,24 +153,24 @@ impl Targets {
         self.kernel.clear();
     }
 
-    /// Returns the owner of a sample.
-    pub(super) fn owner(&mut self, process: ProcessKey, sample: &StackSample) -> Owner {
-        let mut owner = self.owner_of(process, sample.event.event_type());
+    /// Returns the key of a sample.
+    pub(super) fn label_key(&mut self, process: ProcessKey, sample: &StackSample) -> LabelKey {
+        let mut label_key = self.process_label_key(process, sample.event.event_type());
         for label in &self.options.sample_labels {
             match label {
                 ThreadLabel::ThreadName => {
-                    owner.thread_name = self.names.number(&self.options.thread_name(&sample.comm()));
+                    label_key.thread_name = self.names.number(&self.options.thread_name(&sample.comm()));
                 }
-                ThreadLabel::ThreadId => owner.tid = sample.header.tid,
-                ThreadLabel::Cpu => owner.cpu = sample.header.cpu,
+                ThreadLabel::ThreadId => label_key.tid = sample.header.tid,
+                ThreadLabel::Cpu => label_key.cpu = sample.header.cpu,
             }
         }
-        owner
+        label_key
     }
 
-    /// Returns the owner of a process's samples without a thread.
-    pub(super) fn owner_of(&self, process: ProcessKey, event: EventType) -> Owner {
-        Owner { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation, event }
+    /// Returns the key of a process's samples without a thread.
+    pub(super) fn process_label_key(&self, process: ProcessKey, event: EventType) -> LabelKey {
+        LabelKey { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation, event }
     }
 
     /// Returns true if the process was seen before.
@@ -184,10 +184,10 @@ impl Targets {
         &mut self,
         process: &Process,
         jvm: Option<&Arc<JvmLabels>>,
-        owner: Owner,
+        label_key: LabelKey,
         start_ns: u64,
     ) -> LabelDecision {
-        let event = owner.event;
+        let event = label_key.event;
         let has_rules = |options: &LabelOptions| !options.rules.is_empty();
         let needs_meta = has_rules(&self.options) || self.earlier.values().any(has_rules);
         let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.containers));
@@ -206,14 +206,20 @@ impl Targets {
             return LabelDecision::Dropped;
         }
         self.kernel.remove(process.pid);
-        self.decide(owner, SamplesByEvent::of(event, 1))
+        self.decide(label_key, SamplesByEvent::of(event, 1))
     }
 
-    /// Returns whether rules drop all of a process's samples, by its properties before its code is
-    /// read. A sample that just arrived is counted as dropped then.
+    /// Drops a sample that just arrived if rules drop all of its process's samples by what is known
+    /// before its code is read. Returns true if so: it is counted, and the kernel samples the
+    /// process no longer if rules drop its samples of every event.
     ///
     /// The rules aren't evaluated for a JVM yet, since its main class is read from its memory.
-    pub(super) fn drops_unseen(&mut self, process: &Process, start_ns: u64, event: EventType) -> bool {
+    pub(super) fn drop_before_symbolizing(
+        &mut self,
+        process: &Process,
+        start_ns: u64,
+        event: EventType,
+    ) -> bool {
         if self.process_rules == 0 || process.is_jvm() {
             return false;
         }
@@ -243,13 +249,13 @@ impl Targets {
     /// Decides on samples that waited for their labels. `release`: they don't wait any longer.
     pub(super) fn finalize_labels(
         &mut self,
-        owner: Owner,
+        label_key: LabelKey,
         samples: SamplesByEvent,
         release: bool,
     ) -> LabelDecision {
         // Kept while anything is held for it.
-        let Some(target) = self.known.get_mut(&owner.process) else {
-            let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
+        let Some(target) = self.known.get_mut(&label_key.process) else {
+            let options = self.earlier.get(&label_key.generation).unwrap_or(&self.options);
             let mut labels = Labels::default();
             labels.put("node", &options.node);
             return LabelDecision::Labels(Arc::new(labels.set));
@@ -260,13 +266,13 @@ impl Targets {
         if target.container.is_awaited() && !release {
             return LabelDecision::Awaited;
         }
-        self.decide(owner, samples)
+        self.decide(label_key, samples)
     }
 
-    fn decide(&mut self, owner: Owner, samples: SamplesByEvent) -> LabelDecision {
-        let Some(target) = self.known.get_mut(&owner.process) else { return LabelDecision::Awaited };
-        let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
-        match target.decide(owner, options, &self.names, &mut self.cut_labels) {
+    fn decide(&mut self, label_key: LabelKey, samples: SamplesByEvent) -> LabelDecision {
+        let Some(target) = self.known.get_mut(&label_key.process) else { return LabelDecision::Awaited };
+        let options = self.earlier.get(&label_key.generation).unwrap_or(&self.options);
+        match target.decide(label_key, options, &self.names, &mut self.cut_labels) {
             Some(labels) => {
                 self.containers.count_unlabelled(&target.container, samples.total());
                 LabelDecision::Labels(labels)
@@ -299,11 +305,11 @@ impl Targets {
         self.kernel.due()
     }
 
-    /// Removes all other processes than those in `live` and those of the owners in `held`.
-    pub(super) fn retain(&mut self, live: &HashSet<ProcessKey>, held: &HashSet<Owner>) {
-        let of_held: HashSet<ProcessKey> = held.iter().map(|owner| owner.process).collect();
+    /// Removes all other processes than those in `live` and those of the keys in `held`.
+    pub(super) fn retain(&mut self, live: &HashSet<ProcessKey>, held: &HashSet<LabelKey>) {
+        let of_held: HashSet<ProcessKey> = held.iter().map(|label_key| label_key.process).collect();
         self.known.retain(|key, _| live.contains(key) || of_held.contains(key));
-        self.earlier.retain(|generation, _| held.iter().any(|owner| owner.generation == *generation));
+        self.earlier.retain(|generation, _| held.iter().any(|label_key| label_key.generation == *generation));
         self.containers.retain(self.known.values().map(|target| &target.container));
     }
 
@@ -397,24 +403,24 @@ impl Target {
         events.iter().all(|event| self.is_dropped(options, rules, *event))
     }
 
-    /// Returns the labels of an owner's samples; `None`: they are dropped. `cut` counts values that
+    /// Returns the labels of a key's samples; `None`: they are dropped. `cut` counts values that
     /// were too long for them.
     fn decide(
         &mut self,
-        owner: Owner,
+        label_key: LabelKey,
         options: &LabelOptions,
         names: &ThreadNames,
         cut: &mut u64,
     ) -> Option<Arc<LabelSet>> {
-        if let Some(decided) = self.decided.get(&owner) {
+        if let Some(decided) = self.decided.get(&label_key) {
             return decided.clone();
         }
-        let mut labels = self.labels(options, owner.event);
+        let mut labels = self.labels(options, label_key.event);
         for label in &options.sample_labels {
             let value = match label {
-                ThreadLabel::ThreadName => names.name(owner.thread_name).to_owned(),
-                ThreadLabel::ThreadId => owner.tid.to_string(),
-                ThreadLabel::Cpu => owner.cpu.to_string(),
+                ThreadLabel::ThreadName => names.name(label_key.thread_name).to_owned(),
+                ThreadLabel::ThreadId => label_key.tid.to_string(),
+                ThreadLabel::Cpu => label_key.cpu.to_string(),
             };
             labels.put(label.name(), &value);
         }
@@ -428,12 +434,12 @@ impl Target {
         if self.decided.len() >= MAX_DECIDED {
             self.decided.clear();
         }
-        self.decided.insert(owner, decided.clone());
+        self.decided.insert(label_key, decided.clone());
         decided
     }
 }
 
-/// Names of threads by number, so that an owner is a few integers.
+/// Names of threads by number, so that a key is a few integers.
 #[derive(Debug)]
 struct ThreadNames {
     numbers: HashMap<Arc<str>, u32>,

@@ -37,13 +37,13 @@ fn options(rules: &[&str], sample_labels: &[ThreadLabel]) -> LabelOptions {
     }
 }
 
-fn owner(process: &Process) -> Owner {
-    Owner { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0, event: EventType::Cpu }
+fn label_key(process: &Process) -> LabelKey {
+    LabelKey { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0, event: EventType::Cpu }
 }
 
 fn decision(targets: &mut Targets, process: &Process, jvm: Option<&Arc<JvmLabels>>) -> Option<LabelSet> {
-    let owner = Owner { generation: targets.generation, ..owner(process) };
-    labels(targets.evaluate_rules(process, jvm, owner, 1))
+    let label_key = LabelKey { generation: targets.generation, ..label_key(process) };
+    labels(targets.evaluate_rules(process, jvm, label_key, 1))
 }
 
 fn labels(verdict: LabelDecision) -> Option<LabelSet> {
@@ -185,13 +185,17 @@ fn dropped_samples_are_counted_and_new_rules_decide_anew() {
     let drop = "{ source_labels = ['pid'], regex = '[0-9]+', action = 'drop' }";
     let mut targets = targets(&[drop], &[]);
     assert_eq!(decision(&mut targets, process, None), None);
-    assert_eq!(labels(targets.finalize_labels(owner(process), allocated(3), false)), None);
+    assert_eq!(labels(targets.finalize_labels(label_key(process), allocated(3), false)), None);
     assert_eq!(targets.counts().dropped, SamplesByEvent::of(EventType::Cpu, 1) + allocated(3));
     targets.set_options(options(&[], &[]));
     assert!(decision(&mut targets, process, None).is_some());
     assert!(
-        labels(targets.finalize_labels(Owner { generation: 1, ..owner(process) }, allocated(3), false))
-            .is_some()
+        labels(targets.finalize_labels(
+            LabelKey { generation: 1, ..label_key(process) },
+            allocated(3),
+            false
+        ))
+        .is_some()
     );
     // A JVM that isn't one yet, for who wants JVMs only.
     targets.set_options(options(&["{ source_labels = ['runtime'], regex = 'jvm', action = 'keep' }"], &[]));
@@ -215,7 +219,7 @@ fn rules_see_the_event_and_may_want_one_of_a_process_alone() {
     for (class, is_wanted) in [("com.acme.Batch", false), ("com.acme.Server", true)] {
         assert!(decision(&mut targets, process, Some(&jvm(class))).is_some(), "CPU time of {class}");
         assert_eq!(targets.is_wanted(process.key, EventType::Allocation), is_wanted, "{class}");
-        let of_allocation = Owner { event: EventType::Allocation, ..owner(process) };
+        let of_allocation = LabelKey { event: EventType::Allocation, ..label_key(process) };
         let labels = labels(targets.finalize_labels(of_allocation, allocated(3), false));
         assert_eq!(labels.is_some(), is_wanted, "{class}");
         assert!(labels.is_none_or(|labels| !labels.contains_key("__name__")));
@@ -229,16 +233,16 @@ fn a_process_is_dropped_unseen_unless_its_code_could_change_the_decision() {
     let process = table.get(std::process::id()).expect("it was added");
     let drop = "{ source_labels = ['comm'], regex = '.*', action = 'drop' }";
     let mut none = targets(&[], &[]);
-    assert!(!none.drops_unseen(process, 1, EventType::Cpu), "without rules nothing is dropped");
+    assert!(!none.drop_before_symbolizing(process, 1, EventType::Cpu), "without rules nothing is dropped");
     let mut wanted = targets(&["{ source_labels = ['runtime'], regex = 'native', action = 'keep' }"], &[]);
-    assert!(!wanted.drops_unseen(process, 1, EventType::Cpu));
+    assert!(!wanted.drop_before_symbolizing(process, 1, EventType::Cpu));
     let mut unwanted = targets(&[drop], &[]);
-    assert!(unwanted.drops_unseen(process, 1, EventType::Cpu));
+    assert!(unwanted.drop_before_symbolizing(process, 1, EventType::Cpu));
     assert_eq!(unwanted.counts().dropped, SamplesByEvent::of(EventType::Cpu, 1));
     // Rules that read labels of single samples are evaluated for each of them.
     let by_thread = "{ source_labels = ['thread_name'], regex = '.*', action = 'drop' }";
     let mut by_thread = targets(&[by_thread], &[ThreadLabel::ThreadName]);
-    assert!(!by_thread.drops_unseen(process, 1, EventType::Cpu));
+    assert!(!by_thread.drop_before_symbolizing(process, 1, EventType::Cpu));
     let mut jvm = ProcessTable::default();
     jvm.exec(5_000_000, "java", 0);
     let code = crate::process::process_table::mapped_code(
@@ -251,7 +255,7 @@ fn a_process_is_dropped_unseen_unless_its_code_could_change_the_decision() {
     );
     jvm.insert_mapping(5_000_000, monotonic_ns(), code);
     let jvm = jvm.get(5_000_000).expect("it was told of");
-    assert!(jvm.is_jvm() && !unwanted.drops_unseen(jvm, 1, EventType::Cpu));
+    assert!(jvm.is_jvm() && !unwanted.drop_before_symbolizing(jvm, 1, EventType::Cpu));
 }
 
 #[test]
@@ -262,20 +266,20 @@ fn waiting_samples_are_labelled_by_the_settings_of_their_own_time() {
         format!("{{ source_labels = ['__meta_process_pid'], target_label = 'job', replacement = '{job}' }}")
     };
     let mut targets = targets(&[&job("old")], &[]);
-    let held = owner(process);
+    let held = label_key(process);
     assert_eq!(decision(&mut targets, process, None).expect("kept")["job"], "old");
     targets.set_options(options(&[&job("new")], &[]));
     targets.set_options(LabelOptions::plain("renamed".to_owned()));
     // Sampled again meanwhile.
-    let now = Owner { generation: 2, ..held };
+    let now = LabelKey { generation: 2, ..held };
     let known = labels(targets.evaluate_rules(process, None, now, 1)).expect("kept");
     assert_eq!((&*known["node"], known.get("job")), ("renamed", None));
-    let of = |targets: &mut Targets, owner| {
-        labels(targets.finalize_labels(owner, allocated(1), false)).expect("kept")
+    let of = |targets: &mut Targets, label_key| {
+        labels(targets.finalize_labels(label_key, allocated(1), false)).expect("kept")
     };
     let before = of(&mut targets, held);
     assert_eq!((&*before["node"], &*before["job"], &*before["cluster"]), ("host", "old", "prod"));
-    assert_eq!(of(&mut targets, Owner { generation: 1, ..held })["job"], "new");
+    assert_eq!(of(&mut targets, LabelKey { generation: 1, ..held })["job"], "new");
     let live = HashSet::from([process.key]);
     targets.retain(&live, &HashSet::from([held]));
     assert!(targets.earlier.keys().eq(&[0]), "what nothing is held for is forgotten");
@@ -292,8 +296,8 @@ fn labels_of_samples_distinguish_threads() {
     let mut targets = targets(&[rule], &[ThreadLabel::ThreadName, ThreadLabel::Cpu]);
     let mut of = |name: &str, cpu| {
         let name = targets.options.thread_name(name);
-        let owner = Owner { thread_name: targets.names.number(&name), cpu, ..owner(process) };
-        labels(targets.evaluate_rules(process, None, owner, 1))
+        let label_key = LabelKey { thread_name: targets.names.number(&name), cpu, ..label_key(process) };
+        labels(targets.evaluate_rules(process, None, label_key, 1))
     };
     let (first, second) = (of("exec-1", 0).expect("kept"), of("exec-22", 0).expect("kept"));
     assert_eq!((&*first["thread_name"], &*first["cpu"]), ("exec-N", "0"));

@@ -32,21 +32,21 @@ impl Pipeline {
         if let Some(allocation) = &mut allocation {
             let window = state.windows.aggregator(EventType::Allocation, allocation.options().interval);
             for (key, stack, weight) in allocation.end_window() {
-                let owner = targets.owner_of(key, EventType::Allocation);
-                window.add_unlabelled(owner, stack, weight);
+                let label_key = targets.process_label_key(key, EventType::Allocation);
+                window.add_unlabelled(label_key, stack, weight);
             }
         }
         if let Some(pauses) = &mut state.pauses {
             let window = state.windows.aggregator(EventType::Pause, PAUSE_PERIOD);
             pauses.end_window(state.release, |key, stack, weight| {
-                window.add_unlabelled(targets.owner_of(key, EventType::Pause), stack, weight);
+                window.add_unlabelled(targets.process_label_key(key, EventType::Pause), stack, weight);
             });
         }
         let mut flushed = state.windows.flush(
-            |owner, frames| end.finalize_names(owner.process, frames),
-            |owner, samples| targets.finalize_labels(owner, samples, state.release),
-            |event, owner, weight| match (event, &mut allocation) {
-                (EventType::Allocation, Some(allocation)) => allocation.estimate(owner.process, weight),
+            |label_key, frames| end.finalize_names(label_key.process, frames),
+            |label_key, samples| targets.finalize_labels(label_key, samples, state.release),
+            |event, label_key, weight| match (event, &mut allocation) {
+                (EventType::Allocation, Some(allocation)) => allocation.estimate(label_key.process, weight),
                 (EventType::OffCpu | EventType::LockHolder, _) => off_cpu::estimate(weight),
                 _ => (weight.count, weight.value),
             },
@@ -91,7 +91,7 @@ impl Pipeline {
         if let Some(off_cpu) = &mut state.off_cpu {
             off_cpu.begin_window(&live);
         }
-        state.targets.retain(&live, &state.windows.unlabelled_owners().collect());
+        state.targets.retain(&live, &state.windows.unlabelled_keys().collect());
         flushed
     }
 
@@ -110,8 +110,9 @@ impl Pipeline {
         let state = &mut self.state;
         let release = state.release || state.windows.unlabelled_stacks() > MAX_UNLABELLED_STACKS;
         let targets = &mut state.targets;
-        let mut labelled =
-            state.windows.take_labelled(|owner, samples| targets.finalize_labels(owner, samples, release));
+        let mut labelled = state
+            .windows
+            .take_labelled(|label_key, samples| targets.finalize_labels(label_key, samples, release));
         if let Some(off_cpu) = &mut state.off_cpu {
             labelled.iter_mut().for_each(|batch| off_cpu.name_causes(batch));
         }

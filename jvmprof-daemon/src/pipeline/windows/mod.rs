@@ -88,7 +88,7 @@ struct ProfileKey {
 }
 
 /// The open window, and the samples of earlier ones that still have no labels. `K` identifies the
-/// owner of a sample.
+/// label key of a sample.
 #[derive(Debug)]
 pub(super) struct Windows<K> {
     aggregators: BTreeMap<ProfileKey, Aggregator<K>>,
@@ -201,9 +201,9 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.values().map(Aggregator::stack_bytes).sum()
     }
 
-    /// Returns the owners of unlabelled samples: see [`Aggregator::unlabelled_owners`].
-    pub(super) fn unlabelled_owners(&self) -> impl Iterator<Item = K> + '_ {
-        self.aggregators.values().flat_map(Aggregator::unlabelled_owners)
+    /// Returns the label keys of unlabelled samples: see [`Aggregator::unlabelled_keys`].
+    pub(super) fn unlabelled_keys(&self) -> impl Iterator<Item = K> + '_ {
+        self.aggregators.values().flat_map(Aggregator::unlabelled_keys)
     }
 
     /// Returns the number of unlabelled stacks: see [`Aggregator::unlabelled_stacks`].
@@ -284,7 +284,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         for (&key, aggregator) in self.aggregators.iter_mut().filter(|(key, _)| !stays(**key)) {
             let labels = of_event(key.event, &mut labels);
             let flushed = if key.event.is_estimated() {
-                let estimate = |owner, weight| estimate(key.event, owner, weight);
+                let estimate = |label_key, weight| estimate(key.event, label_key, weight);
                 aggregator.flush_estimated(window(key), &mut finish, labels, estimate)
             } else {
                 aggregator.flush(window(key), &mut finish, labels)
@@ -328,7 +328,7 @@ fn of_event<K>(
     event: EventType,
     labels: &mut impl FnMut(K, SamplesByEvent) -> LabelDecision,
 ) -> impl FnMut(K, u64) -> LabelDecision {
-    move |owner, samples| labels(owner, SamplesByEvent::of(event, samples))
+    move |label_key, samples| labels(label_key, SamplesByEvent::of(event, samples))
 }
 
 #[cfg(test)]

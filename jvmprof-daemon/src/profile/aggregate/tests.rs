@@ -76,8 +76,8 @@ fn a_label_set_goes_where_the_limit_sends_it_also_when_it_comes_again() {
     let limit = SeriesLimit { max: 1, rest: labels("rest") };
     let mut aggregator = Aggregator::new(Some(limit));
     let (first, second) = (labels("1"), labels("2"));
-    for owner in [&first, &second, &second, &labels("1")] {
-        aggregator.add(owner, 1, stack(vec![frame("main")], false), 10);
+    for label_key in [&first, &second, &second, &labels("1")] {
+        aggregator.add(label_key, 1, stack(vec![frame("main")], false), 10);
     }
     assert_eq!(aggregator.over_limit(), 2);
     aggregator.set_limit(None);
@@ -120,14 +120,14 @@ fn stacks_without_room_are_counted_as_one_that_says_so() {
 }
 
 #[test]
-fn pending_stacks_are_shown_once_more_with_their_owner() {
+fn pending_stacks_are_shown_once_more_with_their_label_key() {
     let mut aggregator = Aggregator::new(None);
     aggregator.add(&labels("1"), 7, stack(vec![frame("later")], true), 10);
     aggregator.add(&labels("1"), 7, stack(vec![frame("known")], false), 10);
     let mut seen = Vec::new();
     let named = frame("named");
-    let finish = |owner, frames: &mut [Arc<Frame>]| {
-        seen.push((owner, frames[0].lines[0].name.to_string()));
+    let finish = |label_key, frames: &mut [Arc<Frame>]| {
+        seen.push((label_key, frames[0].lines[0].name.to_string()));
         frames[0] = Arc::clone(&named);
     };
     let batch = aggregator.flush(window(0), finish, |_, _| LabelDecision::Awaited);
@@ -142,24 +142,24 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     let (main, leaf) = (frame("main"), frame("leaf"));
     let mut aggregator = Aggregator::new(None);
     aggregator.add(&labels("1"), 1, stack(vec![main.clone()], false), 10);
-    // Owner 1's label set is known, only later for these two samples; owner 2's isn't.
+    // Key 1's label set is known, only later for these two samples; key 2's isn't.
     aggregator.add_unlabelled(1, stack(vec![main.clone()], false), 10);
     aggregator.add_unlabelled(1, stack(vec![main.clone()], false), 10);
     aggregator.add_unlabelled(2, stack(vec![leaf.clone(), main.clone()], false), 10);
-    let known = |owner, _| match owner {
+    let known = |label_key, _| match label_key {
         1 => LabelDecision::Labels(labels("1")),
         _ => LabelDecision::Awaited,
     };
     let batch = aggregator.flush(first, |_, _| {}, known);
     assert_eq!((batch.samples(), batch.series.len(), batch.start), (3, 1, first.start));
-    assert_eq!(aggregator.unlabelled_owners().collect::<Vec<_>>(), [2]);
+    assert_eq!(aggregator.unlabelled_keys().collect::<Vec<_>>(), [2]);
     assert_eq!(aggregator.unlabelled_stacks(), 1);
 
     assert!(aggregator.take_labelled(|_, _| LabelDecision::Awaited).is_empty());
     aggregator.add_unlabelled(2, stack(vec![leaf], false), 10);
     let mut asked = Vec::new();
-    let late = aggregator.take_labelled(|owner, samples| {
-        asked.push((owner, samples));
+    let late = aggregator.take_labelled(|label_key, samples| {
+        asked.push((label_key, samples));
         LabelDecision::Labels(labels("2"))
     });
     assert_eq!(asked, [(2, 1)]);
@@ -167,7 +167,7 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     assert_eq!((late[0].samples(), &*late[0].series[0].labels["pid"]), (1, "2"));
     let Batch { start, duration, period, .. } = late[0];
     assert_eq!(Window { event: EventType::Cpu, start, duration, period }, first);
-    assert!(aggregator.unlabelled_owners().eq([2]), "the second window's sample goes out with that window");
+    assert!(aggregator.unlabelled_keys().eq([2]), "the second window's sample goes out with that window");
     let batch = aggregator.flush(second, |_, _| {}, |_, _| LabelDecision::Labels(labels("2")));
     assert_eq!((batch.samples(), batch.start, batch.period), (1, second.start, 20));
     assert!(aggregator.is_empty());
@@ -184,8 +184,9 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
     }
     aggregator.add_unlabelled(5, stack(vec![main.clone()], false), 10);
     aggregator.add_unlabelled(6, stack(vec![main.clone()], false), 10);
-    let verdict =
-        |owner, _| if owner == 5 { LabelDecision::Labels(labels("5")) } else { LabelDecision::Dropped };
+    let verdict = |label_key, _| {
+        if label_key == 5 { LabelDecision::Labels(labels("5")) } else { LabelDecision::Dropped }
+    };
     let batch = aggregator.flush(window(0), |_, _| {}, verdict);
     assert_eq!(batch.samples(), 7, "only what was dropped on purpose is missing");
     assert_eq!(batch.series.len(), 3);
@@ -193,16 +194,16 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
     assert_eq!(merged.samples.iter().map(|sample| sample.count).sum::<u64>(), 4);
     assert_eq!(aggregator.over_limit(), 4);
     aggregator.add(&labels("3"), 0, stack(vec![main.clone()], false), 10);
-    for owner in 1..=4 {
-        aggregator.add_unlabelled(owner, stack(vec![main.clone()], false), 10);
+    for label_key in 1..=4 {
+        aggregator.add_unlabelled(label_key, stack(vec![main.clone()], false), 10);
     }
     let batch = aggregator.flush(window(0), |_, _| {}, |_, _| LabelDecision::Awaited);
     assert_eq!(batch.series[0].labels["pid"], "3", "each window has the whole limit");
     // What comes late too has the limit of its own time.
     aggregator.set_limit(Some(SeriesLimit { max: 1, rest: labels("another rest") }));
-    let verdict = |owner: u32, _| match owner {
+    let verdict = |label_key: u32, _| match label_key {
         4 => LabelDecision::Dropped,
-        owner => LabelDecision::Labels(labels(&owner.to_string())),
+        label_key => LabelDecision::Labels(labels(&label_key.to_string())),
     };
     let late = aggregator.take_labelled(verdict);
     assert_eq!((late.len(), late[0].samples(), late[0].series.len()), (1, 3, 3));

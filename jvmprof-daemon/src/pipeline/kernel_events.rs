@@ -1,4 +1,5 @@
-//! Events of processes, applied in the order of their times.
+//! Dispatches each kernel event to the parts of the pipeline. The order of events is that of
+//! `sampler::rings::event_order`.
 
 use super::State;
 use crate::process::process_table::mapped_code;
@@ -6,7 +7,7 @@ use crate::sampler::{KernelEvent, KernelEventKind};
 use crate::symbolize::Deadline;
 
 impl State {
-    pub(super) fn handle(&mut self, event: KernelEvent) {
+    pub(super) fn handle_kernel_event(&mut self, event: KernelEvent) {
         match event.kind {
             KernelEventKind::Sample(sample) => self.sample(sample),
             KernelEventKind::Tlab(tlab) => {
