@@ -176,12 +176,7 @@ impl StackSample {
                     throttled_ns: next(),
                 }))
             }
-            EventType::Allocation
-            | EventType::OffCpu
-            | EventType::Lock
-            | EventType::Pause
-            | EventType::LockHolder
-            | EventType::Wall => return Err(malformed),
+            _ => return Err(malformed),
         };
         Ok(Self { event, header, stop, context_words, words: words.collect() })
     }

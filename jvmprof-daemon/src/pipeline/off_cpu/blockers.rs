@@ -156,8 +156,8 @@ impl Blockers {
         self.stacks.keep(key, sample, stack);
     }
 
-    /// Names what a thread waited for, as far as what was read of it is valid, and returns the stack
-    /// of the thread that had it, if it is known. `reported_ns`: when the wait was reported.
+    /// Names what a thread waited for, as far as what was read of it is valid, and returns the
+    /// stack of the thread that had it, if it is known. `reported_ns`: when the wait was reported.
     pub(super) fn name(
         &mut self,
         key: ProcessKey,

@@ -5,6 +5,7 @@
 //! | `blockers` | the monitors and blockers that threads of JVMs wait for |
 //! | `cause_classifier` | the cause of a wait, by the rules of `cause_rules` |
 //! | `contentions` | the waits that are for locks |
+//! | `holder_leaves` | what the stacks of `holder_stacks` look like in a profile |
 //! | `holder_stacks` | where threads were that had a monitor for which others waited |
 //! | `idle` | which waits are idle, by the rules of `idle_rules.toml` and of users |
 //! | `monitor_holders` | who has a monitor |
@@ -22,6 +23,7 @@ mod cause;
 mod cause_classifier;
 mod cause_rules;
 mod contentions;
+mod holder_leaves;
 mod holder_stacks;
 mod idle;
 mod monitor_holders;
@@ -48,7 +50,7 @@ use blockers::{Blockers, NamedBlocker};
 pub use cause::Cause;
 use cause_classifier::Evidence;
 pub(super) use contentions::CONTENTION_PERIOD;
-use holder_stacks::HolderLeaves;
+use holder_leaves::HolderLeaves;
 pub use idle::IdleRule;
 use idle::IdleRules;
 use pace::Pace;

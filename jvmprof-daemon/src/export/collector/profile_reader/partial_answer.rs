@@ -278,7 +278,7 @@ impl SelectionContext<'_, '_> {
     ) -> Result<(), String> {
         let series = PprofSeries {
             group,
-            by_thread_kind: self.counting.is_by_thread_kind(),
+            by_thread_kind: self.request.is_by_thread_kind(),
             labels: self.plan.labels.get(&*reference.fingerprint).copied(),
             sample_type: self.request.query.sample_type.as_deref(),
         };
