@@ -272,6 +272,8 @@ mod tests {
             assert_eq!(files.attach(attach), refused);
         }
         assert_eq!(tries, 1);
+        let denied = [EPERM, ENOENT].map(|number| SamplerError::of_uprobe(number).is_denied_uprobe());
+        assert_eq!(denied, [true, false], "only what a capability would help");
         assert!(!files.is_attached(FILE));
     }
 }
