@@ -26,8 +26,11 @@ pub const DAC_READ_SEARCH: Capability =
 /// Opens `/proc/PID/map_files`.
 pub const CHECKPOINT_RESTORE: Capability =
     Capability { number: 40, name: "CAP_CHECKPOINT_RESTORE", or: Some(CAP_SYS_ADMIN) };
+/// Sets uprobes, where `PERFMON` doesn't do: on Linux 6.16 and later, and on stable kernels since
+/// July 2025 (commit ba677dbe77af, "perf: Revert to requiring CAP_SYS_ADMIN for uprobes").
+pub const SYS_ADMIN: Capability = Capability { number: CAP_SYS_ADMIN, name: "CAP_SYS_ADMIN", or: None };
 
-/// All of them, the indispensable ones first.
+/// All that profiling needs everywhere, the indispensable ones first.
 pub const PROFILING: [Capability; 5] = [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH, CHECKPOINT_RESTORE];
 
 impl Capability {
@@ -71,6 +74,14 @@ pub fn advice(missing: &[Capability]) -> String {
     )
 }
 
+/// Returns what to do where the kernel demands [`SYS_ADMIN`] for uprobes.
+pub fn uprobe_advice() -> String {
+    // Each way to grant capabilities replaces those that were there.
+    let all: Vec<Capability> = PROFILING.into_iter().chain([SYS_ADMIN]).collect();
+    let all = advice(&all);
+    format!("newer kernels demand CAP_SYS_ADMIN for uprobes: {all}, or add it to a container's capabilities")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +99,13 @@ mod tests {
         let advice = advice(&[BPF, PERFMON]);
         assert!(advice.contains("setcap cap_bpf,cap_perfmon+ep /"), "{advice}");
         assert!(advice.contains("AmbientCapabilities=CAP_BPF CAP_PERFMON"), "{advice}");
+    }
+
+    #[test]
+    fn the_advice_for_uprobes_keeps_what_profiling_needs() {
+        let advice = uprobe_advice();
+        for Capability { name, .. } in PROFILING.into_iter().chain([SYS_ADMIN]) {
+            assert!(advice.contains(name) && advice.contains(&name.to_lowercase()), "{name}: {advice}");
+        }
     }
 }

@@ -40,9 +40,20 @@ pub enum SamplerError {
 impl SamplerError {
     /// Returns true if a file that was to be probed isn't there.
     pub fn is_missing_file(&self) -> bool {
-        let Self::Program { source, .. } = self else { return false };
-        let ProgramError::SyscallError(error) = &**source else { return false };
-        error.call == OPEN_EVENT && error.io_error.kind() == io::ErrorKind::NotFound
+        self.uprobe_refusal() == Some(io::ErrorKind::NotFound)
+    }
+
+    /// Returns true if the kernel denies this process an uprobe: see [`SYS_ADMIN`].
+    ///
+    /// [`SYS_ADMIN`]: crate::own_process::capabilities::SYS_ADMIN
+    pub fn is_denied_uprobe(&self) -> bool {
+        self.uprobe_refusal() == Some(io::ErrorKind::PermissionDenied)
+    }
+
+    fn uprobe_refusal(&self) -> Option<io::ErrorKind> {
+        let Self::Program { source, .. } = self else { return None };
+        let ProgramError::SyscallError(error) = &**source else { return None };
+        (error.call == OPEN_EVENT).then(|| error.io_error.kind())
     }
 }
 

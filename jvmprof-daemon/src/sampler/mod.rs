@@ -28,7 +28,7 @@ pub use ebpf::maps::{BpfMaps, MapSizes};
 pub use ebpf::off_cpu::maps::{MAX_BLOCKER_LAYOUTS, OffCpuMaps};
 pub use ebpf::pause_maps::PauseMap;
 pub use ebpf::thread_context_map::ThreadContextMap;
-pub use ebpf::uprobes::{AllocationFunctions, AttachedProbes, PauseFunctions, ProbedFunctions};
+pub use ebpf::uprobes::{AllocationFunctions, AttachedProbes, PauseFunctions, ProbedFunctions, try_uprobe};
 pub use error::SamplerError;
 pub use event::{KernelEvent, KernelEventKind};
 pub use event_source::{RECORD_WRITE_DELAY, Sampler};

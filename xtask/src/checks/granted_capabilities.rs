@@ -83,6 +83,22 @@ fn each_capability_is_explained() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Uprobes need more on newer kernels, and nothing has it but where it is asked for.
+#[test]
+fn allocation_and_pauses_add_one_capability() -> anyhow::Result<()> {
+    let document = read("docs/deploy.md")?;
+    for setting in SETTINGS {
+        let added = granted_by_unit(&document, setting);
+        assert_eq!(added, Some(names(["SYS_ADMIN"].into_iter())), "the drop-in: {setting}");
+    }
+    let chart = read("deploy/helm/jvmprof/templates/_helpers.tpl")?;
+    let (condition, rest) = chart.split_once("append $capabilities \"SYS_ADMIN\"").context("not added")?;
+    let (_, condition) = condition.rsplit_once("{{- if ").context("always added")?;
+    assert!(condition.contains("\"alloc-enabled\"") && condition.contains("\"pauses\""), "{condition}");
+    ensure!(!rest.contains("SYS_ADMIN"), "the chart adds it elsewhere, too");
+    Ok(())
+}
+
 #[test]
 fn capabilities_are_found_wherever_they_are_granted() {
     let expected = names(["BPF", "PERFMON"].into_iter());

@@ -23,6 +23,8 @@ const VALUES: &str = r#"
 config:
   remote-store-address: https://parca.example:443
   frequency: 19
+  alloc-enabled: true
+  pauses: true
   pod-label: [app, "app.kubernetes.io/*"]
 bearerToken: {secretName: token}
 certificateAuthority: {configMapName: ca}

@@ -32,6 +32,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{- /* Capabilities beside the five. Linux 6.16 and later demand SYS_ADMIN for uprobes, by which allocation and pauses are seen. */ -}}
+{{- define "jvmprof.extraCapabilities" -}}
+{{- $capabilities := .Values.extraCapabilities | default list -}}
+{{- if or (index .Values.config "alloc-enabled") (index .Values.config "pauses") -}}
+{{- $capabilities = append $capabilities "SYS_ADMIN" -}}
+{{- end -}}
+{{- with $capabilities -}}
+{{- toYaml (uniq .) -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The daemon's settings: those of the values, and what they mount. */ -}}
 {{- define "jvmprof.config" -}}
 {{- $config := deepCopy .Values.config -}}

@@ -1,14 +1,15 @@
 //! Checks of the kernel: version, BTF, lockdown, namespaces, and a trial of the programs.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use procfs::sys::kernel::Version;
 
 use super::{CheckStatus, HostCheck};
 use crate::app::errors::with_causes;
+use crate::own_process::capabilities::uprobe_advice;
 use crate::sampler::ebpf::btf::{Btf, VMLINUX};
-use crate::sampler::{BpfMaps, SampleClock, Sampler, SamplerOptions};
+use crate::sampler::{BpfMaps, SampleClock, Sampler, SamplerOptions, try_uprobe};
 
 /// `bpf_task_pt_regs` and `bpf_get_current_task_btf` are there from here on.
 const OLDEST: (u8, u8) = (5, 15);
@@ -37,6 +38,30 @@ pub(super) fn sampling_checks() -> Vec<HostCheck> {
             let fix = "see the items above; the kernel's log (dmesg) may say more";
             vec![HostCheck::new("sampling", CheckStatus::Missing, with_causes(&error), fix)]
         }
+    }
+}
+
+/// Tries an uprobe: allocation and pauses of JVMs are seen by these.
+pub(super) fn uprobes() -> HostCheck {
+    uprobe_check(try_uprobe())
+}
+
+fn uprobe_check(tried: io::Result<()>) -> HostCheck {
+    let (name, unseen) = ("uprobes", "allocation (-e alloc) and single pauses (--pauses) aren't seen");
+    match tried {
+        Ok(()) => HostCheck::ok(name, "allocation and pauses of JVMs"),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => HostCheck::new(
+            name,
+            CheckStatus::Degraded,
+            format!("{unseen}: refused ({error})"),
+            uprobe_advice(),
+        ),
+        Err(error) => HostCheck::new(
+            name,
+            CheckStatus::Degraded,
+            format!("{unseen}: {error}"),
+            "use a kernel built with CONFIG_UPROBE_EVENTS=y, as those of all large distributions are, and mount /sys",
+        ),
     }
 }
 
@@ -138,5 +163,25 @@ fn kernel_names(mut tables: BpfMaps) -> HostCheck {
             let fix = "kernel frames are [unknown kernel] meanwhile";
             HostCheck::new(name, CheckStatus::Degraded, error.to_string(), fix)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc::{EACCES, ENOENT, EPERM};
+
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_denies_uprobes_is_told_what_it_demands() {
+        assert_eq!(uprobe_check(Ok(())).status, CheckStatus::Ok);
+        let refused = |number| uprobe_check(Err(io::Error::from_raw_os_error(number)));
+        for number in [EACCES, EPERM] {
+            let check = refused(number);
+            assert_eq!(check.status, CheckStatus::Degraded, "all else works");
+            assert!(check.found.contains("allocation") && check.found.contains("pauses"), "{check:?}");
+            assert!(check.fix.is_some_and(|fix| fix.contains("demand CAP_SYS_ADMIN for uprobes")));
+        }
+        assert!(refused(ENOENT).fix.is_some_and(|fix| !fix.contains("CAP_SYS_ADMIN")));
     }
 }

@@ -75,6 +75,7 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let mut checks = kernel_checks::host_checks();
     checks.extend(capabilities::checks());
     checks.extend(kernel_checks::sampling_checks());
+    checks.push(kernel_checks::uprobes());
     let status = checks.iter().map(|check| check.status).max().unwrap_or(CheckStatus::Ok);
     let programs = args.programs.then(|| load_each(&kernel_checks::idle())).transpose()?;
     let refused = programs.iter().flatten().filter(|program| program.refused.is_some()).count();

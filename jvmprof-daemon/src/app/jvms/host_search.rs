@@ -5,13 +5,18 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::app::jvms::inspector::{JvmInspector, JvmProblem};
-use crate::hotspot::java_heap::find_allocation_functions;
+use crate::hotspot::java_heap::{FunctionsError, find_allocation_functions};
 use crate::hotspot::{Hotspot, HotspotError, LiveMemory, VmFlag, images};
-use crate::own_process::capabilities::{SYS_PTRACE, advice};
+use crate::own_process::capabilities::{
+    CHECKPOINT_RESTORE, Capability, DAC_READ_SEARCH, SYS_PTRACE, advice, missing,
+};
 use crate::process::procfs::{self, ProcessInfo};
 use crate::process::{Backing, MappedCode, Mappings, executable_mappings::is_hotspot};
 use crate::symbolize::JvmLabels;
 use crate::types::Avma;
+
+/// What it takes to open the file that another user's process has mapped.
+const FILE_CAPABILITIES: [Capability; 3] = [SYS_PTRACE, DAC_READ_SEARCH, CHECKPOINT_RESTORE];
 
 /// A running JVM.
 #[derive(Debug, Default, Serialize)]
@@ -30,6 +35,9 @@ pub(in crate::app) struct RunningJvm {
     /// The reason why its allocations can't be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     allocation_problem: Option<String>,
+    /// What would help there, if anything does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocation_fix: Option<String>,
     /// The reason why it can't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<JvmProblem>,
@@ -107,8 +115,11 @@ impl RunningJvm {
         }
         let executable = executable(&procfs::process_info(pid).ok()?);
         let path = libjvm.map(|mapping| mapping.path.to_string());
-        let allocation_problem = libjvm.and_then(|mapping| allocation_problem(pid, mapping));
-        let mut jvm = Self { pid, executable, allocation_problem, ..Self::default() };
+        let problem = libjvm.and_then(|mapping| allocation_problem(pid, mapping));
+        let allocation_fix =
+            problem.and_then(|problem| allocation_fix(problem, &missing(&FILE_CAPABILITIES)));
+        let allocation_problem = problem.map(|problem| problem.to_string());
+        let mut jvm = Self { pid, executable, allocation_problem, allocation_fix, ..Self::default() };
         match read {
             Ok(reader) => {
                 jvm.libjvm = path.or_else(|| path_of(mappings, reader.image_start())).unwrap_or_default();
@@ -127,9 +138,25 @@ impl RunningJvm {
 }
 
 /// Returns why the allocations of a JVM with this library can't be seen.
-fn allocation_problem(pid: u32, libjvm: &MappedCode) -> Option<String> {
+fn allocation_problem(pid: u32, libjvm: &MappedCode) -> Option<FunctionsError> {
     let file = procfs::map_files_link(pid, libjvm.start, libjvm.end);
-    find_allocation_functions(&file, None).err().map(|error| error.to_string())
+    find_allocation_functions(&file, None).err()
+}
+
+/// Returns what to do so that allocations are seen. `missing`: the [`FILE_CAPABILITIES`] that this
+/// process lacks.
+fn allocation_fix(problem: FunctionsError, missing: &[Capability]) -> Option<String> {
+    match problem {
+        FunctionsError::Unreadable if missing.is_empty() => None,
+        FunctionsError::Unreadable => {
+            let names: Vec<&str> = missing.iter().map(|it| it.name).collect();
+            Some(format!("{} may be what that lacks: {}", names.join(" and "), advice(missing)))
+        }
+        FunctionsError::NoSymbols(_) => {
+            Some("install the JDK's debug symbols (packages such as openjdk-8-dbg)".to_owned())
+        }
+        FunctionsError::NoThread => Some("use JDK 8u262 or newer".to_owned()),
+    }
 }
 
 /// Returns the file whose first byte is mapped at an address: its code follows.
@@ -171,8 +198,22 @@ impl fmt::Display for RunningJvm {
             None => writeln!(f, "    allocation: by its own functions, no flag needed"),
             Some(problem) => {
                 writeln!(f, "    allocation can't be seen: {problem}")?;
-                writeln!(f, "      the JDK's debug symbols (packages such as openjdk-8-dbg) would help")
+                self.allocation_fix.iter().try_for_each(|fix| writeln!(f, "      do: {fix}"))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_symbols_are_no_advice_for_a_file_that_cant_be_read() {
+        let fix = allocation_fix(FunctionsError::Unreadable, &[CHECKPOINT_RESTORE]).expect("it helps");
+        assert!(fix.contains("CAP_CHECKPOINT_RESTORE") && !fix.contains("dbg"), "{fix}");
+        assert_eq!(allocation_fix(FunctionsError::Unreadable, &[]), None, "nothing is known to help");
+        let fix = allocation_fix(FunctionsError::NoSymbols(None), &[CHECKPOINT_RESTORE]);
+        assert!(fix.is_some_and(|fix| fix.contains("dbg") && !fix.contains("CAP_")));
     }
 }

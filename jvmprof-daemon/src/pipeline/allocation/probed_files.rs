@@ -9,6 +9,7 @@ use crate::native::debuginfod::{Debuginfod, FetchState};
 use crate::native::file_identity::FileIdentity;
 use crate::native::file_identity::FileStat;
 use crate::native::open_file::open_regular;
+use crate::own_process::capabilities::uprobe_advice;
 use crate::process::procfs::map_files_link;
 use crate::process::{Backing, Process};
 use crate::sampler::{AttachedProbes, BackgroundSampler, ProbedFunctions, SamplerError};
@@ -207,7 +208,8 @@ impl<F: Clone> ProbedFiles<F> {
                         continue;
                     }
                     Err(error) => {
-                        tracing::warn!(path = %path.display(), %error, "no uprobes in a libjvm");
+                        let advice = error.is_denied_uprobe().then(uprobe_advice);
+                        tracing::warn!(path = %path.display(), %error, advice, "no uprobes in a libjvm");
                         refused.push("uprobe refused");
                         ProbeState::Refused
                     }
@@ -270,6 +272,8 @@ mod tests {
             assert_eq!(files.attach(attach), refused);
         }
         assert_eq!(tries, 1);
+        let denied = [EPERM, ENOENT].map(|number| SamplerError::of_uprobe(number).is_denied_uprobe());
+        assert_eq!(denied, [true, false], "only what a capability would help");
         assert!(!files.is_attached(FILE));
     }
 }

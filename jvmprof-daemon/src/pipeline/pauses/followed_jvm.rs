@@ -14,9 +14,10 @@ const MAX_PAST: usize = 1024;
 /// What an operation is called that isn't known, and where there is none.
 pub(super) const UNKNOWN: &str = "unknown";
 const NONE: &str = "none";
-/// Operations in which a JVM stops its threads for good, since it ends. JDK 8 to 12 have none for
-/// it.
-const LAST_OPERATIONS: [&str; 3] = ["Exit", "Halt", NONE];
+/// Operations in which a JVM stops its threads for good, since it ends: `VM_Exit` where it is told
+/// to, `VM_Halt` where its last thread has ended. For the latter JDK 8 to 12 have none, and JDK 13
+/// to 17 a `VM_None` (src/hotspot/share/runtime/vmThread.cpp, `halt_op`).
+const LAST_OPERATIONS: [&str; 4] = ["Exit", "Halt", "None", NONE];
 
 /// One pause. Times are of `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -348,7 +349,8 @@ mod tests {
     }
 
     fn jvm() -> FollowedJvm {
-        let names = Arc::new(OperationNames::for_tests(&[(0x10, "Exit"), (0x20, "ThreadDump")]));
+        let names =
+            Arc::new(OperationNames::for_tests(&[(0x10, "Exit"), (0x20, "ThreadDump"), (0x30, "None")]));
         FollowedJvm::new(7, 1, ProbedFile::for_tests(), names, Image(crate::types::Avma(0x1000)))
     }
 
@@ -412,7 +414,8 @@ mod tests {
             jvm.end_events(stopped_since(31), 40);
             jvm.close(50).expect("it was followed")
         };
-        for (what, operation) in [("none", NO_OPERATION), ("Exit", 0x1020), ("unknown", 0)] {
+        let ends = [("none", NO_OPERATION), ("Exit", 0x1020), ("None", 0x1040), ("unknown", 0)];
+        for (what, operation) in ends {
             let closed = closed(operation);
             assert_eq!((closed.totals, closed.until_ns), (PauseTotals::default(), 33), "{what}");
         }

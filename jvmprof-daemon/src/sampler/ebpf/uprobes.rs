@@ -1,12 +1,15 @@
 //! The uprobes in libjvm by which a JVM's allocations and pauses are seen: loaded once, attached to
 //! each file.
 
+use std::io;
 use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
 use aya::programs::UProbe;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeLink, UProbeLinkId, UProbeScope};
+use perf_event::Builder;
+use perf_event::events::UProbe as UProbeEvent;
 
 use super::object::{load_program, load_tail_calls, program, program_error};
 use crate::sampler::error::SamplerError;
@@ -99,6 +102,18 @@ pub(super) fn load_pauses(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
 /// Returns run time in nanoseconds of the programs of pauses, and number of runs.
 pub(super) fn pause_run_time(ebpf: &Ebpf) -> Option<(u64, u64)> {
     run_time(ebpf, &[PAUSE_BEGIN, PAUSE_REACHED, PAUSE_END])
+}
+
+/// Opens an uprobe's event that is off, of this process alone, and closes it at once.
+///
+/// # Errors
+/// Returns what the kernel answers. For want of a capability it denies the permission: before any
+/// other process is touched, and for this one as for all.
+pub fn try_uprobe() -> io::Result<()> {
+    // The breakpoint comes into the pages of this process, on or off: at the ELF header, which
+    // nobody runs.
+    let event = UProbeEvent::probe("/proc/self/exe", 0)?;
+    Builder::new(event).include_kernel().include_hv().enabled(false).build().map(drop)
 }
 
 /// Attaches to all of these functions of the file, for every process that maps it. Their programs
