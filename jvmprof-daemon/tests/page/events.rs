@@ -86,7 +86,7 @@ fn each_type_has_the_name_that_the_collectors_page_has_for_it() {
     assert_eq!(
         browser.evaluate(names),
         "Wall-clock time, Waiting time, Waiting for locks, Contentions of locks, \
-         Delay caused by holders of locks, Contentions caused by holders of locks, \
+         Delay by lock holder, Caused contentions, \
          Time of pauses, Pauses of JVMs"
     );
     assert_eq!(browser.complaints, [""; 0]);
