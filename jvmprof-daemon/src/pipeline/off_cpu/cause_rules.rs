@@ -46,8 +46,8 @@ pub(super) const JVM: &[FunctionRule] = &[
     // be inlined, and gc/shenandoah/shenandoah*ControlThread.cpp.
     rule(CodeKind::Jvm, "ZDriverPort::send_sync*", Cause::Gc),
     rule(CodeKind::Jvm, "ZDriver::collect*", Cause::Gc),
-    rule(CodeKind::Jvm, "ZDriverMinor::collect(*", Cause::Gc),
-    rule(CodeKind::Jvm, "ZDriverMajor::collect(*", Cause::Gc),
+    rule(CodeKind::Jvm, "ZDriverMinor::collect", Cause::Gc),
+    rule(CodeKind::Jvm, "ZDriverMajor::collect", Cause::Gc),
     rule(CodeKind::Jvm, "ZCollectedHeap::collect*", Cause::Gc),
     rule(CodeKind::Jvm, "XDriverPort::send_sync*", Cause::Gc),
     rule(CodeKind::Jvm, "XDriver::collect*", Cause::Gc),

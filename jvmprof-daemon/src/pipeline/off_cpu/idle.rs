@@ -206,6 +206,36 @@ mod tests {
     }
 
     #[test]
+    fn threads_of_collectors_are_idle_in_their_own_loops_alone() {
+        let rules = IdleRules::with(&[]);
+        let is_idle = |names: &[&str]| rules.is_idle(Cause::Futex, None, &stack(names));
+        let (monitor, platform) = ("Monitor::wait_without_safepoint_check(long)", "PlatformMonitor::wait(long)");
+        let operation = "VMThread::execute(VM_Operation*)";
+        for thread in [
+            "G1YoungRemSetSamplingThread::run_service()",
+            "ZDriver::run_service()",
+            "XDriver::run_service()",
+            "ShenandoahControlThread::run_service()",
+            "ShenandoahGenerationalControlThread::run_service()",
+            "ShenandoahUncommitThread::run_service()",
+        ] {
+            assert!(is_idle(&[platform, monitor, thread]), "{thread}");
+            assert!(!is_idle(&[platform, monitor, operation, thread]), "{thread}");
+            assert!(!is_idle(&[platform, monitor, "SuspendibleThreadSet::join()", thread]), "{thread}");
+            assert!(!is_idle(&["PosixSemaphore::wait()", thread]), "{thread}");
+        }
+        for thread in ["ZDirector", "ZUnmapper", "ZUncommitter", "XUnmapper", "XUncommitter"] {
+            let run = format!("{thread}::run_thread()");
+            assert!(is_idle(&[platform, &run]) && !is_idle(&["pthread_mutex_lock", &run]), "{thread}");
+        }
+        assert!(is_idle(&[platform, "ZMetronome::wait_for_tick()", "ZStat::run_thread()"]));
+        let sleep = "os::naked_short_sleep(long)";
+        let regulator = "ShenandoahRegulatorThread::regulate_young_and_old_cycles()";
+        assert!(is_idle(&[sleep, regulator]) && !is_idle(&[monitor, regulator]));
+        assert!(is_idle(&[sleep, "ShenandoahControlThread::run_service()"]));
+    }
+
+    #[test]
     fn users_add_rules_of_the_same_form() {
         let rule: IdleRule =
             r#"{ frames = ["com.acme.Pool.take*"], wait = ["park", "sleep"] }"#.parse().expect("valid");
