@@ -209,7 +209,8 @@ mod tests {
     fn threads_of_collectors_are_idle_in_their_own_loops_alone() {
         let rules = IdleRules::with(&[]);
         let is_idle = |names: &[&str]| rules.is_idle(Cause::Futex, None, &stack(names));
-        let (monitor, platform) = ("Monitor::wait_without_safepoint_check(long)", "PlatformMonitor::wait(long)");
+        let monitor = "Monitor::wait_without_safepoint_check(long)";
+        let platform = "PlatformMonitor::wait(long)";
         let operation = "VMThread::execute(VM_Operation*)";
         for thread in [
             "G1YoungRemSetSamplingThread::run_service()",
