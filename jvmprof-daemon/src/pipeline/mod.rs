@@ -443,7 +443,7 @@ impl State {
             }
             SampledEvent::OffCpu(record) => {
                 let Some(off_cpu) = &mut self.off_cpu else { return None };
-                let weighed = off_cpu.weigh(process.key, record, header.time_ns, stack);
+                let weighed = off_cpu.weigh(process.key, header.tid, record, header.time_ns, stack);
                 (second, holder) = (weighed.runnable, weighed.holder);
                 let (stack, weight) = weighed.own;
                 (stack, off_cpu.options().interval, weight)

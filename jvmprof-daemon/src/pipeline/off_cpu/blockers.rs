@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use jvmprof_common::blocker::{
     Blocker, BlockerLayout, EnteredMonitor, entered_monitor, find_blocker, monitored_object,
@@ -157,12 +156,14 @@ impl Blockers {
     }
 
     /// Names what a thread waited for, as far as what was read of it is valid, and returns the
-    /// stack of the thread that had it, if it is known. `reported_ns`: when the wait was reported.
+    /// stack of the thread that had it, if it is known. `span`: the time of the wait, or of the part
+    /// of it that the record is of. `began_ns`: when the wait began.
     pub(super) fn name(
         &mut self,
         key: ProcessKey,
         record: &WaitRecord,
-        reported_ns: u64,
+        span: TimeSpan,
+        began_ns: u64,
         now_ns: u64,
     ) -> (NamedBlocker, Option<NamedStack>) {
         let blocker = &record.blocker;
@@ -173,9 +174,8 @@ impl Blockers {
         let class = jvm.klasses.read(jvm.heap.klass_of(blocker.object), &jvm.heap, &LiveMemory::new(pid));
         self.unnamed += u64::from(class.is_none());
         let class = class.map(|class| Arc::clone(&class.name));
-        let age = Duration::from_nanos(record.waited_ns);
-        let name = jvm.holders.as_mut().and_then(|it| it.holder(record.monitor_owner, age, now_ns));
-        let span = TimeSpan::of_wait(record, reported_ns);
+        let holders = jvm.holders.as_mut();
+        let name = holders.and_then(|it| it.holder(record.monitor_owner, began_ns, now_ns));
         let stack = name.as_ref().and_then(|name| self.stacks.find(key, blocker.monitor, name, span));
         let stack = stack.cloned();
         let method = stack.as_ref().and_then(|stack| method_of(&stack.frames));

@@ -32,6 +32,15 @@ pub enum Cause {
     Other,
 }
 
+/// Classes of the objects by which threads park that wait for a lock of these: others, such as
+/// conditions and latches, are no locks.
+const LOCKS: [&str; 4] = [
+    "java.util.concurrent.locks.ReentrantLock$",
+    "java.util.concurrent.locks.ReentrantReadWriteLock$",
+    "java.util.concurrent.locks.StampedLock",
+    "java.util.concurrent.Semaphore$",
+];
+
 impl Cause {
     pub const ALL: [Self; 15] = [
         Self::Monitor,
@@ -70,6 +79,20 @@ impl Cause {
             Self::Other => "other",
         }
     }
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.as_str() == name)
+    }
+
+    /// Returns true if a wait is for a lock that others have. `class`: of the monitor or blocker.
+    pub(super) fn is_contention(self, class: Option<&str>) -> bool {
+        let is_lock = |class: &str| LOCKS.iter().any(|lock| class.starts_with(lock));
+        match self {
+            Self::Monitor => true,
+            Self::Park => class.is_some_and(is_lock),
+            _ => false,
+        }
+    }
 }
 
 /// The code that a rule speaks of.
@@ -92,5 +115,15 @@ mod tests {
     fn names_of_causes_are_different() {
         let names: std::collections::BTreeSet<_> = Cause::ALL.iter().map(|it| it.as_str()).collect();
         assert_eq!(names.len(), Cause::ALL.len());
+        assert!(Cause::ALL.into_iter().all(|cause| Cause::named(cause.as_str()) == Some(cause)));
+    }
+
+    #[test]
+    fn waits_for_monitors_and_locks_are_contentions() {
+        let lock = Some("java.util.concurrent.locks.ReentrantLock$NonfairSync");
+        let condition = Some("java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject");
+        assert!(Cause::Monitor.is_contention(None) && Cause::Park.is_contention(lock));
+        assert!(!Cause::Park.is_contention(condition) && !Cause::Park.is_contention(None));
+        assert!(!Cause::ObjectWait.is_contention(lock));
     }
 }

@@ -143,6 +143,14 @@ mod tests {
             ("SafepointMechanism::process(JavaThread*, bool, bool)", Cause::Safepoint),
             ("G1CollectedHeap::attempt_allocation_slow(unsigned long)", Cause::Gc),
             ("ZPageAllocator::alloc_page_stall(ZPageAllocation*)", Cause::Gc),
+            ("ZDriverPort::send_sync(ZDriverRequest const&)", Cause::Gc),
+            ("ZDriverMajor::collect(ZDriverRequest const&)", Cause::Gc),
+            ("ZDriverMajor::collect_old()", Cause::Futex),
+            ("XDriver::collect(XDriverRequest const&)", Cause::Gc),
+            ("XCollectedHeap::collect(GCCause::Cause)", Cause::Gc),
+            ("ShenandoahControlThread::handle_requested_gc(GCCause::Cause)", Cause::Gc),
+            ("ShenandoahGenerationalControlThread::handle_requested_gc(GCCause::Cause)", Cause::Gc),
+            ("ShenandoahHeap::collect(GCCause::Cause)", Cause::Gc),
         ];
         for (name, expected) in table {
             let frames = [kernel("futex_wait"), jvm("PlatformEvent::park()"), jvm(name), java("A.f")];
@@ -208,6 +216,8 @@ mod tests {
             (45, Cause::Socket),
             (74, Cause::File),
             (257, Cause::File),
+            (72, Cause::File),
+            (26, Cause::File),
             // wait4
             (61, Cause::Other),
             (9999, Cause::Other),

@@ -42,7 +42,21 @@ pub(super) const JVM: &[FunctionRule] = &[
     rule(CodeKind::Jvm, "JavaThread::sleep*", Cause::Sleep),
     rule(CodeKind::Jvm, "ZPageAllocator::alloc_page_stall*", Cause::Gc),
     rule(CodeKind::Jvm, "XPageAllocator::alloc_page_stall*", Cause::Gc),
+    // A requested collection: gc/z/zDriver*.cpp, gc/x/xDriver.cpp, where the port's functions may
+    // be inlined, and gc/shenandoah/shenandoah*ControlThread.cpp.
+    rule(CodeKind::Jvm, "ZDriverPort::send_sync*", Cause::Gc),
+    rule(CodeKind::Jvm, "ZDriver::collect*", Cause::Gc),
+    rule(CodeKind::Jvm, "ZDriverMinor::collect", Cause::Gc),
+    rule(CodeKind::Jvm, "ZDriverMajor::collect", Cause::Gc),
+    rule(CodeKind::Jvm, "ZCollectedHeap::collect*", Cause::Gc),
+    rule(CodeKind::Jvm, "XDriverPort::send_sync*", Cause::Gc),
+    rule(CodeKind::Jvm, "XDriver::collect*", Cause::Gc),
+    rule(CodeKind::Jvm, "XCollectedHeap::collect*", Cause::Gc),
     rule(CodeKind::Jvm, "ShenandoahControlThread::request_gc*", Cause::Gc),
+    rule(CodeKind::Jvm, "ShenandoahControlThread::handle_requested_gc*", Cause::Gc),
+    rule(CodeKind::Jvm, "ShenandoahGenerationalControlThread::request_gc*", Cause::Gc),
+    rule(CodeKind::Jvm, "ShenandoahGenerationalControlThread::handle_requested_gc*", Cause::Gc),
+    rule(CodeKind::Jvm, "ShenandoahHeap::collect*", Cause::Gc),
     rule(CodeKind::Jvm, "ShenandoahHeap::allocate_memory*", Cause::Gc),
     rule(CodeKind::Jvm, "GCLocker::stall_until_clear*", Cause::Gc),
     rule(CodeKind::Jvm, "GCLocker::block*", Cause::Gc),
@@ -116,12 +130,12 @@ pub(super) const SYSTEM_CALLS: &[(Cause, &[u32])] = &[
     // open, lseek, fsync, fdatasync, truncate, ftruncate, getdents, rename, mkdir, rmdir, unlink,
     // getdents64, openat, mkdirat, unlinkat, renameat, fallocate, sync_file_range, renameat2,
     // statx, stat, fstat, lstat, newfstatat, pread64, pwrite64, preadv, pwritev, sync, syncfs,
-    // flock
+    // flock, fcntl (which waits for locks of files), msync
     (
         Cause::File,
         &[
             2, 8, 74, 75, 76, 77, 78, 82, 83, 84, 87, 217, 257, 258, 263, 264, 285, 277, 316, 332, 4, 5, 6,
-            262, 17, 18, 295, 296, 162, 306, 73,
+            262, 17, 18, 295, 296, 162, 306, 73, 72, 26,
         ],
     ),
 ];

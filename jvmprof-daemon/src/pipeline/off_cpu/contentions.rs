@@ -8,15 +8,6 @@ use super::wait_labels::{blocker_of, wait_of};
 use crate::event_type::EventType;
 use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
 
-/// Classes of the objects by which threads park that wait for a lock of these: others, such as
-/// conditions and latches, are no locks.
-const LOCKS: [&str; 4] = [
-    "java.util.concurrent.locks.ReentrantLock$",
-    "java.util.concurrent.locks.ReentrantReadWriteLock$",
-    "java.util.concurrent.locks.StampedLock",
-    "java.util.concurrent.Semaphore$",
-];
-
 /// The leaf of a wait for a monitor whose class isn't known.
 const UNKNOWN_CLASS: &str = "[unknown class]";
 
@@ -51,11 +42,7 @@ pub(super) fn contentions(waits: &Batch) -> Batch {
 
 /// Returns the class of the lock that a wait is for; `None` if it is for something else.
 fn lock_of(sample: &Sample) -> Option<&str> {
-    let cause = wait_of(sample)?;
+    let cause = Cause::named(wait_of(sample)?)?;
     let class = blocker_of(sample);
-    if cause == Cause::Monitor.as_str() {
-        return Some(class.unwrap_or(UNKNOWN_CLASS));
-    }
-    let is_lock = |class: &&str| LOCKS.iter().any(|lock| class.starts_with(lock));
-    class.filter(|_| cause == Cause::Park.as_str()).filter(is_lock)
+    cause.is_contention(class).then(|| class.unwrap_or(UNKNOWN_CLASS))
 }

@@ -8,7 +8,7 @@ use jvmprof_common::off_cpu::WaitRecord;
 
 use crate::process::ProcessKey;
 use crate::profile::aggregate::NamedStack;
-use crate::profile::model::{ExecutionMode, Frame, Line, SampleLabels};
+use crate::profile::model::{ExecutionMode, Frame, SampleLabels};
 use crate::sampler::{SampledEvent, StackSample};
 
 /// Stacks of one monitor that are kept, at most: a wait is mostly for one of the last.
@@ -102,12 +102,16 @@ impl HolderStacks {
     }
 }
 
+/// Returns true if a Java method of this name is the JDK's.
+pub(super) fn is_of_jdk(name: &str) -> bool {
+    JDK.iter().any(|package| name.starts_with(package))
+}
+
 /// Returns the method that a holder is in, with its line where that is known: the innermost one
 /// that isn't the JDK's, if there is one.
 pub(super) fn method_of(frames: &[Arc<Frame>]) -> Option<String> {
     let methods = || frames.iter().flat_map(|frame| &frame.lines).filter(|line| line.mode.is_some());
-    let is_of_jdk = |line: &&Line| JDK.iter().any(|package| line.name.starts_with(package));
-    let line = methods().find(|line| !is_of_jdk(line)).or_else(|| methods().next())?;
+    let line = methods().find(|line| !is_of_jdk(&line.name)).or_else(|| methods().next())?;
     let (name, _) = ExecutionMode::split_suffix(&line.name);
     Some(if line.line == 0 { name.to_owned() } else { format!("{name}:{}", line.line) })
 }
@@ -115,7 +119,7 @@ pub(super) fn method_of(frames: &[Arc<Frame>]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::model::FrameKind;
+    use crate::profile::model::{FrameKind, Line};
 
     const MONITOR: u64 = 0x4000;
 

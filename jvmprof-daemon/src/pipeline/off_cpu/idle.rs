@@ -1,5 +1,6 @@
 //! Idle waits: of threads that have nothing to do. What they are, rules say: those of
-//! `idle_rules.toml` and those of users, in the same form.
+//! `idle_rules.toml` and those of users, in the same form. The former don't hold where application
+//! code waits, or for locks.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use serde::Deserialize;
 use serde::de::Error as _;
 
 use super::cause::Cause;
-use crate::profile::model::Frame;
+use super::holder_stacks::is_of_jdk;
+use crate::profile::model::{Frame, FrameKind, Line};
 
 const DEFAULTS: &str = include_str!("idle_rules.toml");
 
@@ -18,6 +20,9 @@ const DEFAULTS: &str = include_str!("idle_rules.toml");
 pub struct IdleRule {
     /// The stack has all of these, in any order: a name, whose begin or end a `*` may stand for.
     frames: Vec<String>,
+    /// It has none of these.
+    #[serde(default)]
+    without: Vec<String>,
     /// The causes for which it holds; none: for all in which the thread waits for others.
     #[serde(default, deserialize_with = "causes")]
     wait: Vec<Cause>,
@@ -32,8 +37,7 @@ struct RuleFile {
 fn causes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Cause>, D::Error> {
     let names = Vec::<String>::deserialize(deserializer)?;
     let cause = |name: &String| {
-        let found = Cause::ALL.into_iter().find(|cause| cause.as_str() == name);
-        found.ok_or_else(|| D::Error::custom(format!("{name:?} is no cause of a wait")))
+        Cause::named(name).ok_or_else(|| D::Error::custom(format!("{name:?} is no cause of a wait")))
     };
     names.iter().map(cause).collect()
 }
@@ -60,7 +64,15 @@ impl IdleRule {
             let mut lines = frames.iter().flat_map(|frame| &frame.lines);
             lines.any(|line| is_like(&line.name, pattern))
         };
-        is_meant && self.frames.iter().all(has)
+        is_meant && self.frames.iter().all(has) && !self.without.iter().any(has)
+    }
+
+    /// Returns true if what the youngest frame of the rule has called is none of the application's.
+    fn is_own_wait(&self, frames: &[Arc<Frame>]) -> bool {
+        let of_rule = |line: &Line| self.frames.iter().any(|pattern| is_like(&line.name, pattern));
+        let lines = frames.iter().flat_map(|frame| frame.lines.iter().map(move |line| (frame.kind, line)));
+        let mut callees = lines.take_while(|(_, line)| !of_rule(line));
+        !callees.any(|(kind, line)| kind == FrameKind::Java && !is_of_jdk(&line.name))
     }
 }
 
@@ -88,29 +100,36 @@ fn is_like(name: &str, pattern: &str) -> bool {
 
 /// All rules in force.
 #[derive(Debug)]
-pub(super) struct IdleRules(Vec<IdleRule>);
+pub(super) struct IdleRules {
+    /// Those of this program.
+    own: Vec<IdleRule>,
+    users: Vec<IdleRule>,
+}
 
 impl IdleRules {
     /// Returns the rules of this program, and then these.
     pub(super) fn with(users: &[IdleRule]) -> Self {
         // A test reads the file, too.
         let own = toml::from_str::<RuleFile>(DEFAULTS).map(|file| file.idle).unwrap_or_default();
-        Self(own.into_iter().chain(users.iter().cloned()).collect())
+        Self { own, users: users.to_vec() }
     }
 
-    pub(super) fn is_idle(&self, cause: Cause, frames: &[Arc<Frame>]) -> bool {
-        self.0.iter().any(|rule| rule.matches(cause, frames))
+    /// `class`: of the monitor or blocker that the thread waits for.
+    pub(super) fn is_idle(&self, cause: Cause, class: Option<&str>, frames: &[Arc<Frame>]) -> bool {
+        let is_meant = |rule: &IdleRule| rule.matches(cause, frames) && rule.is_own_wait(frames);
+        let by_own = !cause.is_contention(class) && self.own.iter().any(is_meant);
+        by_own || self.users.iter().any(|rule| rule.matches(cause, frames))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::model::{FrameKind, Line};
 
     fn stack(names: &[&str]) -> Vec<Arc<Frame>> {
+        let kind = |name: &str| if name.contains('.') { FrameKind::Java } else { FrameKind::Native };
         let frame = |name: &&str| Frame {
-            kind: FrameKind::Native,
+            kind: kind(name),
             address: None,
             mapping: None,
             lines: vec![Line::named(*name)],
@@ -122,7 +141,7 @@ mod tests {
     fn the_rules_of_this_program_can_be_read() {
         let file: RuleFile = toml::from_str(DEFAULTS).expect("valid rules");
         assert!(file.idle.len() > 40 && file.idle.iter().all(|rule| !rule.frames.is_empty()));
-        assert_eq!(IdleRules::with(&[]).0.len(), file.idle.len());
+        assert_eq!(IdleRules::with(&[]).own.len(), file.idle.len());
     }
 
     #[test]
@@ -130,12 +149,91 @@ mod tests {
         let rules = IdleRules::with(&[]);
         let pool = "java.util.concurrent.ThreadPoolExecutor.runWorker";
         let waiting = stack(&["f", "java.util.concurrent.ThreadPoolExecutor.getTask", pool]);
-        assert!(rules.is_idle(Cause::Park, &waiting));
-        assert!(!rules.is_idle(Cause::Runnable, &waiting), "it was woken");
-        assert!(!rules.is_idle(Cause::Park, &stack(&["com.acme.Job.run", pool])));
+        assert!(rules.is_idle(Cause::Park, None, &waiting));
+        assert!(!rules.is_idle(Cause::Runnable, None, &waiting), "it was woken");
+        assert!(!rules.is_idle(Cause::Park, None, &stack(&["com.acme.Job.run", pool])));
         let worker = ["PosixSemaphore::wait()", "WorkerThread::run()"];
-        assert!(rules.is_idle(Cause::Futex, &stack(&worker)));
-        assert!(!rules.is_idle(Cause::Futex, &stack(&worker[1..])));
+        assert!(rules.is_idle(Cause::Futex, None, &stack(&worker)));
+        assert!(!rules.is_idle(Cause::Futex, None, &stack(&worker[1..])));
+    }
+
+    #[test]
+    fn a_thread_of_the_library_that_waits_in_application_code_is_not_idle() {
+        let rules = IdleRules::with(&[]);
+        let monitor = ["__futex_wait", "java.lang.Object.wait0", "java.lang.Object.wait"];
+        let parked = ["Unsafe_Park", "jdk.internal.misc.Unsafe.park"];
+        for (cause, leaves, thread) in [
+            (Cause::ObjectWait, &monitor[..], "java.lang.ref.Finalizer$FinalizerThread.run"),
+            (Cause::Park, &parked[..], "java.lang.ref.Finalizer$FinalizerThread.run"),
+            (Cause::Park, &parked[..], "jdk.internal.ref.CleanerImpl.run"),
+            (Cause::ObjectWait, &monitor[..], "java.util.TimerThread.mainLoop"),
+            (Cause::Park, &parked[..], "java.util.concurrent.ThreadPoolExecutor.getTask"),
+        ] {
+            let is_idle = |between: &[&str]| {
+                let names = [leaves, between, &[thread][..], &["java.lang.Thread.run"][..]].concat();
+                rules.is_idle(cause, None, &stack(&names))
+            };
+            assert!(is_idle(&["java.lang.ref.ReferenceQueue.remove"]), "{thread}");
+            assert!(!is_idle(&["com.acme.Job.run", "java.lang.ref.ReferenceQueue.remove"]), "{thread}");
+        }
+        let callers = ["java.lang.Thread.join", "com.acme.Main.main", "JavaMain"];
+        assert!(rules.is_idle(Cause::ObjectWait, None, &stack(&[&monitor[..], &callers[..]].concat())));
+    }
+
+    #[test]
+    fn a_wait_for_a_lock_is_idle_only_by_a_users_rule() {
+        let lock = Some("java.util.concurrent.locks.ReentrantLock$NonfairSync");
+        let queue = stack(&["java.util.concurrent.ThreadPoolExecutor.getTask"]);
+        assert!(!IdleRules::with(&[]).is_idle(Cause::Park, lock, &queue));
+        let rule = r#"{ frames = ["java.util.concurrent.ThreadPoolExecutor.getTask"] }"#;
+        let rules = IdleRules::with(&[rule.parse().expect("valid")]);
+        assert!(rules.is_idle(Cause::Park, lock, &queue));
+    }
+
+    #[test]
+    fn frames_that_a_rule_does_not_allow_say_that_the_thread_works() {
+        let rules = IdleRules::with(&[]);
+        let worker = "java.util.concurrent.ForkJoinPool.runWorker";
+        let park = "java.util.concurrent.locks.LockSupport.park";
+        assert!(rules.is_idle(Cause::Park, None, &stack(&[park, worker])));
+        let joins = [park, "java.util.concurrent.ForkJoinTask.doExec", worker];
+        assert!(!rules.is_idle(Cause::Park, None, &stack(&joins)));
+        let sweeper = "NMethodSweeper::sweeper_loop()";
+        let wait = "Monitor::wait(long)";
+        assert!(rules.is_idle(Cause::Futex, None, &stack(&[wait, sweeper])));
+        let stops = [wait, "VMThread::execute(VM_Operation*)", sweeper];
+        assert!(!rules.is_idle(Cause::Futex, None, &stack(&stops)));
+    }
+
+    #[test]
+    fn threads_of_collectors_are_idle_in_their_own_loops_alone() {
+        let rules = IdleRules::with(&[]);
+        let is_idle = |names: &[&str]| rules.is_idle(Cause::Futex, None, &stack(names));
+        let monitor = "Monitor::wait_without_safepoint_check(long)";
+        let platform = "PlatformMonitor::wait(long)";
+        let operation = "VMThread::execute(VM_Operation*)";
+        for thread in [
+            "G1YoungRemSetSamplingThread::run_service()",
+            "ZDriver::run_service()",
+            "XDriver::run_service()",
+            "ShenandoahControlThread::run_service()",
+            "ShenandoahGenerationalControlThread::run_service()",
+            "ShenandoahUncommitThread::run_service()",
+        ] {
+            assert!(is_idle(&[platform, monitor, thread]), "{thread}");
+            assert!(!is_idle(&[platform, monitor, operation, thread]), "{thread}");
+            assert!(!is_idle(&[platform, monitor, "SuspendibleThreadSet::join()", thread]), "{thread}");
+            assert!(!is_idle(&["PosixSemaphore::wait()", thread]), "{thread}");
+        }
+        for thread in ["ZDirector", "ZUnmapper", "ZUncommitter", "XUnmapper", "XUncommitter"] {
+            let run = format!("{thread}::run_thread()");
+            assert!(is_idle(&[platform, &run]) && !is_idle(&["pthread_mutex_lock", &run]), "{thread}");
+        }
+        assert!(is_idle(&[platform, "ZMetronome::wait_for_tick()", "ZStat::run_thread()"]));
+        let sleep = "os::naked_short_sleep(long)";
+        let regulator = "ShenandoahRegulatorThread::regulate_young_and_old_cycles()";
+        assert!(is_idle(&[sleep, regulator]) && !is_idle(&[monitor, regulator]));
+        assert!(is_idle(&[sleep, "ShenandoahControlThread::run_service()"]));
     }
 
     #[test]
@@ -144,7 +242,7 @@ mod tests {
             r#"{ frames = ["com.acme.Pool.take*"], wait = ["park", "sleep"] }"#.parse().expect("valid");
         let rules = IdleRules::with(&[rule]);
         let taking = stack(&["com.acme.Pool.takeNext"]);
-        assert!(rules.is_idle(Cause::Sleep, &taking) && !rules.is_idle(Cause::Socket, &taking));
+        assert!(rules.is_idle(Cause::Sleep, None, &taking) && !rules.is_idle(Cause::Socket, None, &taking));
         for wrong in [
             r#"{ frames = [] }"#,
             r#"{ frames = ["*"] }"#,

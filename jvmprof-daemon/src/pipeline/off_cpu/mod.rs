@@ -51,6 +51,7 @@ pub use cause::Cause;
 use cause_classifier::Evidence;
 pub(super) use contentions::CONTENTION_PERIOD;
 use holder_leaves::HolderLeaves;
+use holder_stacks::TimeSpan;
 pub use idle::IdleRule;
 use idle::IdleRules;
 use pace::Pace;
@@ -234,10 +235,11 @@ impl OffCpuProfiler {
         self.inspected
     }
 
-    /// Returns what a wait counts for. `reported_ns`: the time of the sample.
+    /// Returns what a wait of this thread counts for. `reported_ns`: the time of the sample.
     pub(super) fn weigh(
         &mut self,
         key: ProcessKey,
+        tid: u32,
         record: &WaitRecord,
         reported_ns: u64,
         stack: NamedStack,
@@ -254,7 +256,9 @@ impl OffCpuProfiler {
             (self.frames.mark(evidence, NamedBlocker::default(), stack.clone()), weight)
         });
         let weight = SampleWeight { stratum: 0, events: 1, count, value: value(part) };
-        let (blocker, holder) = self.blockers.name(key, record, reported_ns, monotonic_ns());
+        let span = TimeSpan::of_wait(record, reported_ns);
+        let began_ns = self.still_waiting.began_ns(tid, span.from_ns);
+        let (blocker, holder) = self.blockers.name(key, record, span, began_ns, monotonic_ns());
         let is_contention = blocker.kind == BlockerKind::Entered as u64 && !own.is_runnable();
         let holder = holder.filter(|_| self.options.locks && is_contention);
         let holder = holder.map(|stack| (self.holder_leaves.named(&stack, &blocker), weight));

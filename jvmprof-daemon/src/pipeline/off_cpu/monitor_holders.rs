@@ -10,6 +10,7 @@ use jvmprof_common::jvm::GarbageCollector;
 use jvmprof_common::unwind_tables::NS_PER_TICK;
 use nix::time::{ClockId, clock_gettime};
 
+use crate::clock::monotonic_ns;
 use crate::hotspot::{LiveMemory, OwnerFields, OwnerThread, monitor_owner};
 use crate::types::Avma;
 
@@ -54,17 +55,19 @@ impl MonitorHolders {
         }
     }
 
-    /// Returns the name of the thread that had a monitor with this owner `age` ago. One that is
-    /// younger has only its place in memory.
-    pub(super) fn holder(&mut self, owner: u64, age: Duration, now_ns: u64) -> Option<String> {
+    /// Returns the name of the thread that had a monitor with this owner at `began_ns`, when the
+    /// wait for it began, in ns of `CLOCK_MONOTONIC`. One that wasn't there then has only its place
+    /// in memory.
+    pub(super) fn holder(&mut self, owner: u64, began_ns: u64, now_ns: u64) -> Option<String> {
         if !is_owner(owner) {
             return None;
         }
         self.read_threads(now_ns);
         let thread = *monitor_owner(owner, &self.threads)?;
         let task = self.task(thread.tid)?;
-        let is_old_enough = age_of(&task).is_some_and(|of_thread| of_thread >= age);
-        match thread.is_virtual.filter(|_| is_old_enough)? {
+        let age = age_of(&task);
+        let was_there = age.is_some_and(|age| was_there(age, began_ns, monotonic_ns()));
+        match thread.is_virtual.filter(|_| was_there)? {
             true => Some(VIRTUAL.to_owned()),
             // The kernel may have cut a character in two.
             false => Some(String::from_utf8_lossy(&fs::read(task.join("comm")).ok()?).trim_end().to_owned()),
@@ -116,7 +119,15 @@ fn inner_tid_of(task: &Path) -> Option<u32> {
     ids.split_whitespace().last()?.parse().ok()
 }
 
-/// Returns how long a thread has been there, a tick of the clock more or less.
+/// Returns true if a thread of this age was surely there when a wait began. Both times are in ns of
+/// `CLOCK_MONOTONIC`, and `now_ns` isn't before the time of the age.
+fn was_there(age: Duration, began_ns: u64, now_ns: u64) -> bool {
+    // The age counts from the begin of the tick in which the thread was started.
+    let since_wait_began = Duration::from_nanos(now_ns.saturating_sub(began_ns));
+    age >= since_wait_began + Duration::from_nanos(NS_PER_TICK)
+}
+
+/// Returns how long a thread has been there, or up to a tick of the clock more.
 fn age_of(task: &Path) -> Option<Duration> {
     // proc_pid_stat(5): the 22nd field, of which the second may have anything in it.
     const START_AFTER_NAME: usize = 19;
@@ -131,6 +142,26 @@ fn age_of(task: &Path) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_thread_that_was_there_when_the_wait_began_is_believed() {
+        const SECOND: u64 = 1_000_000_000;
+        // A wait of one second that began five seconds ago.
+        let (began_ns, now_ns) = (100 * SECOND, 105 * SECOND);
+        let since_wait_began = Duration::from_secs(5);
+        let tick = Duration::from_nanos(NS_PER_TICK);
+        let nanosecond = Duration::from_nanos(1);
+        for (age, expected, why) in [
+            (Duration::from_secs(60), true, "it was"),
+            (since_wait_began + tick, true, "it began in the tick before"),
+            (since_wait_began + tick - nanosecond, false, "it began in the same tick"),
+            (since_wait_began, false, "it began with the wait"),
+            (Duration::from_secs(2), false, "it is older than the wait is long, and came after it"),
+            (Duration::ZERO, false, "it is new"),
+        ] {
+            assert_eq!(was_there(age, began_ns, now_ns), expected, "{why}");
+        }
+    }
 
     #[test]
     fn a_threads_folder_is_found_in_any_namespace_and_says_how_old_it_is() {

@@ -23,6 +23,9 @@ const RSP: usize = 19;
 /// Shorter waits are reported when they end: the kernel program searches for a part only from here
 /// on.
 const LEAST_NS: u64 = 100_000_000;
+/// Difference between the begin of what is left of a wait, as far as its sample's time says it, and
+/// the end of the part before it, at most.
+const PARTS_DISTANCE_NS: u64 = 10_000_000;
 
 /// The time when switches were seen first, by two clocks: the second is that of threads' starts.
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +156,14 @@ impl StillWaiting {
         is_still_reported(maps.thread(part.tid), reported)
     }
 
+    /// Returns when a wait of a thread began of which a record says `from_ns`: earlier if that is
+    /// the rest of one that was reported in part. The owner of its monitor is that of the begin.
+    pub(super) fn began_ns(&self, tid: u32, from_ns: u64) -> u64 {
+        let reported = self.reported.get(&tid);
+        let before = reported.filter(|part| part.until_ns.abs_diff(from_ns) <= PARTS_DISTANCE_NS);
+        before.map_or(from_ns, |part| part.since_ns.min(from_ns))
+    }
+
     /// Returns how many parts of waits could not be reported.
     pub(super) const fn unreported(&self) -> u64 {
         self.unreported
@@ -242,6 +253,17 @@ fn read_stack(waiting: &WaitingThread) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rest_of_a_wait_has_begun_with_its_first_part() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut waits = StillWaiting::default();
+        waits.reported.insert(7, ReportedPart { since_ns: SECOND, until_ns: 10 * SECOND });
+        assert_eq!(waits.began_ns(7, 10 * SECOND + 3000), SECOND, "what is left of it");
+        assert_eq!(waits.began_ns(7, 11 * SECOND), 11 * SECOND, "another wait");
+        assert_eq!(waits.began_ns(7, 5 * SECOND), 5 * SECOND, "the part itself");
+        assert_eq!(waits.began_ns(8, 10 * SECOND), 10 * SECOND, "another thread's");
+    }
 
     #[test]
     fn a_part_is_reported_once_whether_the_wait_has_ended_or_not() {

@@ -97,7 +97,7 @@ impl WaitLabels {
             let lines = vec![Line::named(format!("[wait: {}{class}]", cause.as_str()))];
             Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines })
         });
-        let is_idle = rules.is_idle(cause, frames);
+        let is_idle = rules.is_idle(cause, blocker.class.as_deref(), frames);
         let key = (cause, blocker, is_idle);
         let labels = self.labels.entry(key).or_insert_with_key(|(cause, blocker, is_idle)| {
             let idle = is_idle.then(|| label(IDLE_LABEL, "true"));
