@@ -2,14 +2,13 @@
 //! each file.
 
 use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
 use aya::programs::UProbe;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeLink, UProbeLinkId, UProbeScope};
-use perf_event::Builder;
-use perf_event::events::UProbe as UProbeEvent;
 
 use super::object::{load_program, load_tail_calls, program, program_error};
 use crate::sampler::error::SamplerError;
@@ -104,16 +103,40 @@ pub(super) fn pause_run_time(ebpf: &Ebpf) -> Option<(u64, u64)> {
     run_time(ebpf, &[PAUSE_BEGIN, PAUSE_REACHED, PAUSE_END])
 }
 
+/// Words of the attributes of a perf event that the kernel is given, of its flags, and of the path
+/// of an uprobe's file.
+const ATTRIBUTE_WORDS: usize = 14;
+const FLAGS_WORD: usize = 5;
+const PATH_WORD: usize = 7;
+/// The flag of an event that doesn't count.
+const DISABLED: u64 = 1;
+
 /// Opens an uprobe's event that is off, of this process alone, and closes it at once.
 ///
 /// # Errors
 /// Returns what the kernel answers. For want of a capability it denies the permission: before any
 /// other process is touched, and for this one as for all.
 pub fn try_uprobe() -> io::Result<()> {
-    // The breakpoint comes into the pages of this process, on or off: at the ELF header, which
-    // nobody runs.
-    let event = UProbeEvent::probe("/proc/self/exe", 0)?;
-    Builder::new(event).include_kernel().include_hv().enabled(false).build().map(drop)
+    let text = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
+    let event_type: u64 = text.trim().parse().map_err(io::Error::other)?;
+    // `perf_event_attr` of `uapi/linux/perf_event.h`, up to the file's offset, which is that of the
+    // ELF header: the breakpoint comes into the pages of this process, on or off, and nobody runs
+    // these bytes.
+    let mut attributes = [0_u64; ATTRIBUTE_WORDS];
+    attributes[0] = (size_of_val(&attributes) as u64) << 32 | event_type;
+    attributes[FLAGS_WORD] = DISABLED;
+    attributes[PATH_WORD] = c"/proc/self/exe".as_ptr().expose_provenance() as u64;
+    let (own_process, any_cpu, no_group) = (0, -1, -1);
+    // SAFETY: the attributes have the size that they state, and point to a string that stays.
+    let result = unsafe {
+        let attributes = attributes.as_ptr();
+        let flags = libc::PERF_FLAG_FD_CLOEXEC;
+        libc::syscall(libc::SYS_perf_event_open, attributes, own_process, any_cpu, no_group, flags)
+    };
+    let fd = i32::try_from(result).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just opened it for this call.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(())
 }
 
 /// Attaches to all of these functions of the file, for every process that maps it. Their programs
