@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::own_process::stderr_line;
 use crate::pipeline::labels::ThreadLabel;
 use crate::profile::model::label_names::{THREAD_ID, THREAD_NAME};
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Series};
@@ -47,7 +48,7 @@ impl ThreadShare {
 
     /// Prints the first threads.
     pub(in crate::app::record) fn print(threads: &[Self]) {
-        Self::lines(threads).iter().for_each(|line| eprintln!("{line}"));
+        Self::lines(threads).iter().for_each(|line| stderr_line!("{line}"));
     }
 
     /// Returns a heading and a line for each of the first threads.
