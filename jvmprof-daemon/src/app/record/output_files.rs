@@ -112,9 +112,7 @@ impl OutputFile {
         match self.format {
             Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file_of_events(batches))?),
             Format::Folded => folded_stacks::write(batch, folded_stacks::Annotation::Kernel, &mut out),
-            Format::Svg => {
-                flamegraph_svg::write(batch, &title.to_string(), &mut out).map_err(std::io::Error::other)
-            }
+            Format::Svg => flamegraph_svg::write(batch, &title.to_string(), &mut out),
             Format::Html => recording_page::write_html(batches, pauses, groups, title, &mut out)
                 .map_err(std::io::Error::other),
         }
