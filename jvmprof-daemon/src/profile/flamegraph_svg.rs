@@ -41,7 +41,7 @@ fn write_without_samples(title: &str, mut to: impl Write) -> io::Result<()> {
         to,
         r#"<?xml version="1.0" encoding="UTF-8" standalone="no"?>
 <svg version="1.1" xmlns="http://www.w3.org/2000/svg" width="1200" height="90" viewBox="0 0 1200 90">
-<rect width="100%" height="100%" fill="#f8f8f8"/>
+<rect width="100%" height="100%" fill="white"/>
 <g font-family="monospace" text-anchor="middle">
 <text x="600" y="35" font-size="17">{title}</text>
 <text x="600" y="65" font-size="12">There are no samples.</text>
