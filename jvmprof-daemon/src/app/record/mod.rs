@@ -18,7 +18,7 @@ use anyhow::Context;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::RecordArgs;
-use super::errors::{CommandError, UsageError, check_can_profile};
+use super::errors::{CommandError, UsageError, check_can_profile, with_causes};
 use super::jvms::named::pids_of;
 use super::native_options;
 use super::pipeline_options::options;
@@ -184,7 +184,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         match output.write(&batches, drawn, &lanes, groups, &title) {
             Ok(path) => written.push(path),
             Err(error) => {
-                stderr_line!("jvmprof: {error:#}");
+                stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
                 failed = Some(error);
             }
         }
@@ -196,7 +196,10 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     summary.threads = args.threads.then(|| ThreadShare::of_batch(&batches[0]));
     let text = serde_json::to_string(&summary)? + "\n";
     if let Some(json) = json {
-        failed = json.write(&text).inspect_err(|error| stderr_line!("jvmprof: {error:#}")).err().or(failed);
+        if let Err(error) = json.write(&text) {
+            stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
+            failed = Some(error);
+        }
     }
     if args.prints_json() {
         print_report(&text)?;
