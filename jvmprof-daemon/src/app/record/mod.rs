@@ -11,6 +11,7 @@ pub(super) mod top;
 mod virtual_threads;
 mod wall_clock;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,10 @@ enum EndReason {
 
 async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     check_can_profile()?;
+    if has_empty_command(&args.command) {
+        let message = "there is no command behind --: name one, or leave -- out for the whole host";
+        return Err(UsageError(message.to_owned()).into());
+    }
     let targets = pids_of(&args.processes)?;
     let events = RecordedEvents::new(&args.events);
     if events.has(EventType::Wall) && targets.is_empty() && args.command.is_empty() {
@@ -159,7 +164,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     };
     match ended {
         EndReason::Signal(signal) => tracing::info!(signal, "stopped"),
-        EndReason::Target if !targets.is_empty() => stderr_line!("jvmprof: the recorded processes have ended"),
+        EndReason::Target if !targets.is_empty() => {
+            stderr_line!("jvmprof: the recorded processes have ended")
+        }
         EndReason::Target | EndReason::Time => {}
     }
     native_options::wait_for_debug_files(&native, &mut pipeline).await;
@@ -216,6 +223,12 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Some(error) => Err(error.context("not everything was written")),
         None => Ok(command.map_or(ExitCode::SUCCESS, |end| end.exit_code())),
     }
+}
+
+/// Returns true if a command was announced by `--`, and there is none: a script's variable may have
+/// been empty, which doesn't mean the whole host.
+fn has_empty_command(command: &[OsString]) -> bool {
+    command.first().is_none_or(|program| program.is_empty()) && std::env::args_os().any(|it| it == "--")
 }
 
 /// Returns the command's first word.

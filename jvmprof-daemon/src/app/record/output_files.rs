@@ -48,22 +48,22 @@ const MAX_LINKS: usize = 40;
 impl Destination {
     /// # Errors
     /// The folder can't be written to, or what is there can't be.
-    fn open(path: &Path) -> anyhow::Result<Self> {
+    fn open(path: &Path) -> Result<Self, UsageError> {
         let there = fs::metadata(path).ok().map(|metadata| metadata.file_type());
         if there.is_some_and(|it| it.is_dir()) {
-            anyhow::bail!("cannot write {}: it is a folder", path.display());
+            return Err(UsageError(format!("cannot write {}: it is a folder", path.display())));
         }
         if there.is_some_and(|it| !it.is_file()) {
             // A pipe without a reader lets nobody write: this waits for one.
             let file = File::options().write(true).open(path);
-            return Ok(Self::InPlace(file.with_context(|| format!("cannot write {}", path.display()))?));
+            return Ok(Self::InPlace(file.map_err(|error| not_writable(path, &error))?));
         }
         let target = link_target(path);
         let folder = folder_of(&target);
         let file = NamedTempFile::with_prefix_in(".jvmprof-", folder).map_err(|error| {
             let (path, folder_name) = (path.display(), folder.display());
             // Only the kind: the error itself names a temporary file.
-            anyhow::anyhow!(
+            UsageError(format!(
                 "cannot write {path}: {}",
                 match error.kind() {
                     // As `/proc` answers, which is there.
@@ -75,7 +75,7 @@ impl Destination {
                         format!("no files may be made in {folder_name} (permission denied)"),
                     kind => format!("no files can be made in {folder_name}: {kind}"),
                 }
-            )
+            ))
         })?;
         Ok(Self::Renamed { file, target })
     }
@@ -97,6 +97,10 @@ impl Destination {
             Self::InPlace(_) => Ok(()),
         }
     }
+}
+
+fn not_writable(path: &Path, error: &io::Error) -> UsageError {
+    UsageError(format!("cannot write {}: {error}", path.display()))
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -122,7 +126,7 @@ impl OutputFile {
     ///
     /// # Errors
     /// Its ending is unknown, or its folder can't be written to.
-    pub(super) fn prepare(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn prepare(path: &Path) -> Result<Self, UsageError> {
         let format = Format::of(path).ok_or_else(|| {
             UsageError(format!(
                 "{}: the ending decides the format, and must be one of .pb.gz (pprof), .folded, .svg, .html",
@@ -139,7 +143,7 @@ impl OutputFile {
     ///
     /// # Errors
     /// Those of [`OutputFile::prepare`].
-    pub(super) fn prepare_each(path: &Path, events: &BTreeSet<EventType>) -> anyhow::Result<Vec<Self>> {
+    pub(super) fn prepare_each(path: &Path, events: &BTreeSet<EventType>) -> Result<Vec<Self>, UsageError> {
         let has_one_event = matches!(Format::of(path), Some(Format::Folded | Format::Svg));
         let is_pictured = |event: &EventType| *event != EventType::LockHolder;
         let events: Vec<EventType> = events.iter().copied().filter(is_pictured).collect();
@@ -206,8 +210,8 @@ impl SummaryFile {
     ///
     /// # Errors
     /// It can't be written to.
-    pub(super) fn prepare(path: &Path) -> anyhow::Result<Self> {
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    pub(super) fn prepare(path: &Path) -> Result<Self, UsageError> {
+        let file = File::create(path).map_err(|error| not_writable(path, &error))?;
         Ok(Self { path: path.to_owned(), file })
     }
 
@@ -298,7 +302,7 @@ mod tests {
     #[test]
     fn a_folder_that_takes_no_files_is_there() {
         let error = OutputFile::prepare(Path::new("/proc/x.html")).expect_err("no files are made there");
-        let said = format!("{error:#}");
+        let said = error.to_string();
         assert!(said.starts_with("cannot write /proc/x.html: no files "), "{said}");
     }
 
@@ -306,8 +310,9 @@ mod tests {
     fn a_folder_that_is_not_there_is_named_before_anything_is_recorded() {
         let error =
             OutputFile::prepare(Path::new("/nowhere/at/all/x.svg")).expect_err("there is no such folder");
-        let said = format!("{error:#}");
+        let said = error.to_string();
         assert_eq!(said, "cannot write /nowhere/at/all/x.svg: there is no folder /nowhere/at/all");
-        assert!(OutputFile::prepare(Path::new("x.png")).expect_err("unknown ending").is::<UsageError>());
+        let error = OutputFile::prepare(Path::new("x.png")).expect_err("unknown ending");
+        assert!(error.to_string().contains(".folded"), "{error}");
     }
 }

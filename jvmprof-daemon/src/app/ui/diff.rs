@@ -48,6 +48,9 @@ pub(in crate::app) fn run(args: &DiffArgs) -> anyhow::Result<()> {
 
 fn read(path: &Path) -> anyhow::Result<Profile> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    if bytes.trim_ascii_start().starts_with(b"<") {
+        anyhow::bail!("{} is no pprof file (.pb.gz), but a page or a picture", path.display());
+    }
     decode(&bytes, DecodeLimits::default()).with_context(|| format!("{} is no pprof file", path.display()))
 }
 

@@ -101,9 +101,8 @@ pub(super) fn import(mut profile: Profile) -> Result<ImportedProfile, ImportErro
     if profiles.is_empty() {
         return Err(ImportError::Empty);
     }
-    let has_samples = |view: &&View| {
-        profiles.iter().any(|profile| profile.labels.get(NAME_LABEL) == Some(&view.name))
-    };
+    let has_samples =
+        |view: &&View| profiles.iter().any(|profile| profile.labels.get(NAME_LABEL) == Some(&view.name));
     let first = views.iter().find(has_samples);
     let sample_type = first.and_then(|view| page_type(view.event?));
     Ok(ImportedProfile { profiles, sample_type, left_out })
@@ -308,7 +307,9 @@ mod tests {
             assert_eq!(imported.left_out, [""; 0], "{event:?}");
             let of_page = imported.sample_type;
             assert_eq!(of_page.is_none(), event == EventType::Cpu, "{of_page:?}");
-            assert!(of_page.is_none_or(|of| of == format!("{}:{}", names.series, names.sample_types[1].name)));
+            assert!(
+                of_page.is_none_or(|of| of == format!("{}:{}", names.series, names.sample_types[1].name))
+            );
         }
     }
 
@@ -323,7 +324,10 @@ mod tests {
 
     #[test]
     fn a_file_of_several_events_has_a_series_of_each() {
-        let batch = |event: EventType| Batch { event, ..profile_of(vec![series_of(&[], vec![(vec![frame(FrameKind::Native, "f")], 7)])]) };
+        let batch = |event: EventType| Batch {
+            event,
+            ..profile_of(vec![series_of(&[], vec![(vec![frame(FrameKind::Native, "f")], 7)])])
+        };
         let events = [EventType::Cpu, EventType::OffCpu, EventType::Lock, EventType::LockHolder];
         for (events, first) in [(&events[..], None), (&events[1..], Some("off_cpu:off_cpu"))] {
             let batches: Vec<Batch> = events.iter().copied().chain([EventType::Wall]).map(batch).collect();

@@ -80,7 +80,10 @@ impl AllocationSummary {
     pub(in crate::app::record) fn print(&self) {
         stderr_line!(
             "{} bytes allocated in {} objects, by {} stacks and {} buffers that were counted",
-            self.bytes, self.objects, self.events, self.censuses
+            self.bytes,
+            self.objects,
+            self.events,
+            self.censuses
         );
         for (title, rows) in [("class", &self.classes), ("method", &self.methods)] {
             if !rows.is_empty() {

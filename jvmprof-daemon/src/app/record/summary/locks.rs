@@ -166,7 +166,12 @@ impl LockSummary {
                 let method = holder.method.as_ref().map(|method| format!(" in {}", method.name));
                 format!(", held by {} ({share:.0} %){}", holder.name, method.unwrap_or_default())
             });
-            stderr_line!("{percent:>6.2} % {:>11}  {} in {}{holder}", lock.contentions, lock.name, lock.method);
+            stderr_line!(
+                "{percent:>6.2} % {:>11}  {} in {}{holder}",
+                lock.contentions,
+                lock.name,
+                lock.method
+            );
         }
     }
 }
