@@ -10,8 +10,8 @@ use super::folded_stacks::{self, Annotation};
 use super::model::Batch;
 use crate::event_type::EventType;
 
-/// Draws the batch; colours distinguish Java, inlined, native and kernel frames. Without samples the
-/// picture says so.
+/// Draws the batch; colours distinguish Java, inlined, native and kernel frames. A picture without
+/// samples says so.
 ///
 /// # Errors
 /// The writer's error.
