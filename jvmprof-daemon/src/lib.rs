@@ -61,7 +61,7 @@
 //! | `window_length` | lengths of windows that keep a fleet out of step |
 //! | [`event_type`] | the events that samples are taken of: series names, sample types |
 //! | [`clock`] | the clocks of the kernel |
-//! | [`own_process`] | this process: priority of threads, allocator, memory limit, CPU used |
+//! | [`own_process`] | this process: its threads, allocator, memory limit, CPU used, stderr |
 //! | [`proto`] | generated code of `proto/*.proto` |
 //! | [`profile`] | the model of a profile, aggregation; pprof, folded stacks, SVG, HTML |
 //! | [`process`] | process table, mappings, `/proc`, control groups, containers |

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use jvmprof_daemon::app::settings::Invocation;
 use jvmprof_daemon::app::{self, paused_command};
 use jvmprof_daemon::config::ConfigError;
+use jvmprof_daemon::own_process::write_stderr_line;
 
 fn main() -> ExitCode {
     // `record -- COMMAND` starts the command through this same binary: nothing may come before.
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
             if usage { app::EXIT_USAGE.into() } else { ExitCode::SUCCESS }
         }
         Err(error) => {
-            eprintln!("jvmprof: the configuration can't be used\n{error}");
+            write_stderr_line(format_args!("jvmprof: the configuration can't be used\n{error}"));
             app::EXIT_USAGE.into()
         }
     }

@@ -18,6 +18,7 @@
     "mutex_holders:caused_contentions",
     "jvm_pauses:pause",
     "jvm_pauses:pauses",
+    "wall:wall",
   ];
   const TYPES = { "": jvmprof.typeName("samples") };
   for (const type of SERIES_TYPES) TYPES[type] = jvmprof.typeName(type.split(":")[1]);
@@ -298,7 +299,7 @@
     /// What the timeline's bars measure: `{name, of(samples, ms)}`.
     rate(periodNs) {
       if (this.state.type.startsWith("memory:")) return { name: "objects/s", of: (samples, ms) => (samples * 1000) / ms };
-      if (/^(off_cpu|mutex|mutex_holders):/.test(this.state.type)) return { name: "stacks/s", of: (samples, ms) => (samples * 1000) / ms };
+      if (/^(off_cpu|mutex|mutex_holders|wall):/.test(this.state.type)) return { name: "stacks/s", of: (samples, ms) => (samples * 1000) / ms };
       if (this.state.type.startsWith("jvm_pauses:")) return { name: "pauses/s", of: (samples, ms) => (samples * 1000) / ms };
       if (!periodNs) return { name: "samples/s", of: (samples, ms) => (samples * 1000) / ms };
       return { name: "CPUs", of: (samples, ms) => (samples * periodNs) / (ms * 1e6) };

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 
 use super::args::CollectorArgs;
 use super::shutdown_signals::ShutdownSignals;
+use super::stdout::print_report;
 use crate::export::collector::access_token::AccessToken;
 use crate::export::collector::page_server::{self, PageOptions};
 use crate::export::collector::sums::BackgroundSums;
@@ -119,7 +120,8 @@ async fn run_collector(args: &CollectorArgs) -> anyhow::Result<()> {
     let collector = Arc::new(CollectorService::new(Arc::clone(&store)));
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
     // For people and for scripts that asked for any free port.
-    println!("{}://{listen}/", if access.certificate.is_some() { "https" } else { "http" });
+    let scheme = if access.certificate.is_some() { "https" } else { "http" };
+    print_report(&format!("{scheme}://{listen}/\n"))?;
     access.warn_if_exposed(listen);
     tracing::info!(%listen, dir = %args.dir.display(), "collecting");
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {

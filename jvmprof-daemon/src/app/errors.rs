@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use crate::own_process::capabilities::{self, Capability};
+use crate::own_process::pid_namespace;
 
 /// Exit code for a command line that can't be carried out as it is (`EX_USAGE` of sysexits.h).
 pub const EXIT_USAGE: u8 = 64;
@@ -37,28 +38,43 @@ pub(super) fn exit_code(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Capabilities without which there is nothing to sample.
+/// Why there is nothing that this process could profile.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "profiling needs {}, which this process hasn't: {} (`jvmprof doctor` lists all that is missing)",
-    names(.missing),
-    capabilities::advice(&capabilities::missing(&capabilities::PROFILING))
-)]
-pub(super) struct MissingCapabilities {
-    missing: Vec<Capability>,
+pub(super) enum CannotProfile {
+    #[error(
+        "profiling needs {}, which this process hasn't: {} (`jvmprof doctor` lists all that is missing)",
+        names(.missing),
+        capabilities::advice(&capabilities::missing(&capabilities::PROFILING))
+    )]
+    Capabilities { missing: Vec<Capability> },
+    /// Samples would be taken for those of other processes, which have the same pids here.
+    #[error(
+        "profiling needs the host's pids, and this process is in a container's own pid namespace: the \
+         kernel programs see other pids than this process does; {}",
+        pid_namespace::ADVICE
+    )]
+    PidNamespace,
 }
 
 fn names(missing: &[Capability]) -> String {
     missing.iter().map(|it| it.name).collect::<Vec<_>>().join(" and ")
 }
 
-/// Checks what the kernel would refuse with less to say.
+/// Checks what the kernel would refuse with less to say, or wouldn't refuse at all.
 ///
 /// # Errors
-/// Kernel programs can't be loaded, or attached to perf events of all processes.
-pub(super) fn check_capabilities() -> Result<(), MissingCapabilities> {
+/// Kernel programs can't be loaded, or attached to perf events of all processes; or the pids that
+/// they see aren't those that this process sees. Where `/proc` doesn't say which it sees, as in a
+/// container without it, they count as the host's.
+pub(super) fn check_can_profile() -> Result<(), CannotProfile> {
     let missing = capabilities::missing(&[capabilities::BPF, capabilities::PERFMON]);
-    if missing.is_empty() { Ok(()) } else { Err(MissingCapabilities { missing }) }
+    if !missing.is_empty() {
+        return Err(CannotProfile::Capabilities { missing });
+    }
+    match pid_namespace::is_initial() {
+        Ok(false) => Err(CannotProfile::PidNamespace),
+        Ok(true) | Err(_) => Ok(()),
+    }
 }
 
 /// Lines of an error with the verifier's log that are worth reading.

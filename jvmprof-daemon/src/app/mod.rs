@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::own_process::allocator;
+use crate::own_process::{allocator, stderr_line};
 use crate::telemetry::log::{self, LogRateLimit};
 use args::{Cli, Command};
 use errors::{exit_code, with_causes};
@@ -54,7 +54,7 @@ pub fn run(invocation: Invocation) -> ExitCode {
         Command::ManPages(args) => completions::write_man_pages(&args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("jvmprof: {}", with_causes(error.as_ref()));
+        stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
         exit_code(&error)
     })
 }

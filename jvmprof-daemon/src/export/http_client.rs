@@ -91,6 +91,8 @@ pub enum HttpConfigError {
     Pem { what: SettingsFile, path: PathBuf, source: PemError },
     #[error("setting up TLS for {address}: {source}")]
     Tls { address: String, source: rustls::Error },
+    #[error("reading the CA certificates {}: {source}", path.display())]
+    Authority { path: PathBuf, source: rustls::Error },
     #[error("reading the system's certificate authorities: {source}")]
     SystemRoots { source: io::Error },
     #[error("the {what} {value:?} has characters that can't be sent")]
@@ -298,7 +300,7 @@ fn tls(options: &HttpOptions, url: &Url) -> Result<ClientConfig, HttpConfigError
     let builder = match &options.ca_file {
         Some(path) => builder.with_root_certificates(roots(path).map_err(|error| match error {
             RootsError::Pem(source) => pem_error(SettingsFile::CaCertificates, path)(source),
-            RootsError::Tls(source) => tls_error(source),
+            RootsError::Authority(source) => HttpConfigError::Authority { path: path.clone(), source },
         })?),
         // Nobody needs the system's without TLS.
         None if url.scheme() == "http" => builder.with_root_certificates(RootCertStore::empty()),
@@ -312,13 +314,13 @@ fn tls(options: &HttpOptions, url: &Url) -> Result<ClientConfig, HttpConfigError
 
 enum RootsError {
     Pem(PemError),
-    Tls(rustls::Error),
+    Authority(rustls::Error),
 }
 
 fn roots(path: &Path) -> Result<RootCertStore, RootsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path).map_err(RootsError::Pem)? {
-        roots.add(certificate).map_err(RootsError::Tls)?;
+        roots.add(certificate).map_err(RootsError::Authority)?;
     }
     Ok(roots)
 }

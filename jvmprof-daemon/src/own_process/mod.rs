@@ -1,10 +1,14 @@
-//! The daemon's own process: its allocator, capabilities, the priorities of its threads, its memory
-//! limit, and the resources that it uses.
+//! The daemon's own process: its allocator, capabilities and pid namespace, the priorities of its
+//! threads, its memory limit, the resources that it uses, and its standard error.
 
 pub mod allocator;
 pub mod capabilities;
 pub mod memory_limit;
+pub mod pid_namespace;
 mod resource_usage;
+mod standard_error;
 pub mod thread_priority;
 
 pub use resource_usage::{HostCpu, SelfUsage, cpu_time};
+pub(crate) use standard_error::stderr_line;
+pub use standard_error::write_stderr_line;

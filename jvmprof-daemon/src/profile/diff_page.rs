@@ -14,6 +14,8 @@ use crate::proto::pprof::Profile;
 pub enum DiffError {
     #[error("{which} profile's parts don't fit together: {source}")]
     Invalid { which: &'static str, source: InvalidProfile },
+    #[error("{which} profile is empty: it doesn't say what it counts")]
+    Empty { which: &'static str },
     #[error("the profiles count nothing that is the same: {before} and {after}")]
     NothingInCommon { before: String, after: String },
 }
@@ -48,6 +50,9 @@ pub fn compare(before: &Profile, after: &Profile) -> Result<Vec<ComparedType>, D
 
 fn type_names(profile: &Profile, which: &'static str) -> Result<Vec<String>, DiffError> {
     let tables = CheckedTables::new(profile).map_err(|source| DiffError::Invalid { which, source })?;
+    if profile.sample_type.is_empty() {
+        return Err(DiffError::Empty { which });
+    }
     Ok(profile.sample_type.iter().map(|of| tables.text(of.r#type).to_owned()).collect())
 }
 
@@ -170,5 +175,7 @@ mod tests {
         let error = compare(&profile(7, EventType::Cpu), &profile(7, EventType::Allocation)).unwrap_err();
         let said = "the profiles count nothing that is the same: samples, cpu and alloc_objects, alloc_space";
         assert_eq!(error.to_string(), said);
+        let error = compare(&profile(7, EventType::Cpu), &Profile::default()).unwrap_err();
+        assert_eq!(error.to_string(), "the second profile is empty: it doesn't say what it counts");
     }
 }

@@ -1,5 +1,6 @@
 //! A flame graph as one SVG file that needs nothing else.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use inferno::flamegraph::color::{MultiPalette, Palette};
@@ -9,23 +10,15 @@ use super::folded_stacks::{self, Annotation};
 use super::model::Batch;
 use crate::event_type::EventType;
 
-/// A flame graph that can't be drawn.
-#[derive(Debug, thiserror::Error)]
-pub enum SvgError {
-    #[error("drawing a flame graph of a profile without samples")]
-    Empty,
-    #[error("drawing a flame graph: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// Draws the batch; colours distinguish Java, inlined, native and kernel frames.
+/// Draws the batch; colours distinguish Java, inlined, native and kernel frames. A picture without
+/// samples says so.
 ///
 /// # Errors
-/// No samples, or the writer's error.
-pub fn write(batch: &Batch, title: &str, to: impl Write) -> Result<(), SvgError> {
+/// The writer's error.
+pub fn write(batch: &Batch, title: &str, to: impl Write) -> io::Result<()> {
     let lines = folded_stacks::lines(batch, Annotation::Every);
     if lines.is_empty() {
-        return Err(SvgError::Empty);
+        return write_without_samples(title, to);
     }
     let mut options = Options::default();
     options.title = title.to_owned();
@@ -39,7 +32,39 @@ pub fn write(batch: &Batch, title: &str, to: impl Write) -> Result<(), SvgError>
     options.colors = Palette::Multi(MultiPalette::Java);
     // The same function has the same shade in every picture.
     options.hash = true;
-    Ok(flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), to)?)
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), to)
+}
+
+fn write_without_samples(title: &str, mut to: impl Write) -> io::Result<()> {
+    let title = Escaped(title);
+    writeln!(
+        to,
+        r#"<?xml version="1.0" encoding="UTF-8" standalone="no"?>
+<svg version="1.1" xmlns="http://www.w3.org/2000/svg" width="1200" height="90" viewBox="0 0 1200 90">
+<rect width="100%" height="100%" fill="white"/>
+<g font-family="monospace" text-anchor="middle">
+<text x="600" y="35" font-size="17">{title}</text>
+<text x="600" y="65" font-size="12">There are no samples.</text>
+</g>
+</svg>"#
+    )
+}
+
+/// A text within an XML element.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write as _;
+        self.0.chars().try_for_each(|char| match char {
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '&' => f.write_str("&amp;"),
+            // XML has no way to write these.
+            _ if char.is_control() => f.write_char(' '),
+            _ => f.write_char(char),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -60,7 +85,11 @@ mod tests {
     }
 
     #[test]
-    fn no_samples_are_an_error_rather_than_an_empty_picture() {
-        assert!(matches!(write(&batch(vec![]), "nothing", Vec::new()), Err(SvgError::Empty)));
+    fn no_samples_are_a_picture_that_says_so() {
+        let mut svg = Vec::new();
+        write(&batch(vec![]), "a <b> & c\u{1b}", &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        assert!(svg.starts_with("<?xml") && svg.ends_with("</svg>\n"), "{svg}");
+        assert!(svg.contains("no samples") && svg.contains(">a &lt;b&gt; &amp; c <"), "{svg}");
     }
 }

@@ -219,22 +219,25 @@ fn what_can_not_be_is_said_and_said_early() {
     let dir = scratch();
     let unwritable = dir.path().join("no/such/folder/x.svg");
     let unwritable = unwritable.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 16] = [
+    let cases: [(&[&str], i32, &str); 19] = [
         (&["record", "-d", "abc"], 64, "must be a time, such as 10s"),
         (&["record", "-p", "no-such-program"], 64, "no process is called \"no-such-program\""),
         (&["record", "-p", ""], 64, "must be a pid, a program's name or a JVM's main class"),
+        (&["record", "-p", "-5"], 64, "must be a pid, a program's name or a JVM's main class"),
+        (&["record", "--", ""], 64, "no command behind --"),
+        (&["record", "--"], 64, "no command behind --"),
         (&["record", "-e", "locks"], 64, "must be cpu (CPU time), alloc"),
         (&["record", "-e", "wall"], 64, "-e wall needs processes"),
-        (&["record", "--json=/no/folder/x", "--", "true"], 1, "cannot write /no/folder/x"),
-        (&["record", "-d", "1s", "-o", "/proc/x.svg"], 1, "cannot write /proc/x.svg: "),
+        (&["record", "--json=/no/folder/x", "--", "true"], 64, "cannot write /no/folder/x"),
+        (&["record", "-d", "1s", "-o", "/proc/x.svg"], 64, "cannot write /proc/x.svg: "),
         (&["inspect", "1", "--pc", "zz"], 64, "must be an address such as 0x7f1234abcd"),
         (&["inspect", "no-such-program"], 64, "no process is called \"no-such-program\""),
-        (&["record", "-p", "4194305", "-o", "x.svg"], 1, "there is no process 4194305"),
+        (&["record", "-p", "4194305", "-o", "x.svg"], 64, "there is no process 4194305"),
         (&["record", "-d", "1s", "-o", "x.png"], 64, ".pb.gz (pprof), .folded, .svg, .html"),
-        (&["record", "-d", "1s", "-o", unwritable], 1, unwritable),
+        (&["record", "-d", "1s", "-o", unwritable], 64, unwritable),
         (&["record", "-F", "0", "-o", "x.svg"], 64, "0 is not in 1..=20000"),
         (&["record", "--no-such-flag"], 64, "--no-such-flag"),
-        (&["inspect", "4194305"], 1, "there is no process 4194305"),
+        (&["inspect", "4194305"], 64, "there is no process 4194305"),
         (&["daemon", "--remote-store-address", "not an address"], 64, "not an address"),
     ];
     for (args, code, message) in cases {

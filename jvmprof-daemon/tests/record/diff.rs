@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Series};
 use jvmprof_daemon::profile::pprof::{for_file, to_bytes};
+use jvmprof_daemon::proto::pprof::Profile;
 
 /// A recording of these functions, each called by `main`, with their samples.
 fn recording(folder: &Path, name: &str, functions: &[(&str, u64)]) -> PathBuf {
@@ -64,9 +65,15 @@ fn what_cannot_be_compared_is_said() {
     let missing = folder.path().join("none.pb.gz");
     let text = folder.path().join("x.txt");
     std::fs::write(&text, "no profile").unwrap();
+    let page = folder.path().join("x.html");
+    std::fs::write(&page, "<!doctype html>").unwrap();
+    let empty = folder.path().join("empty.pb.gz");
+    std::fs::write(&empty, to_bytes(&Profile::default()).unwrap()).unwrap();
     for (arguments, code, says) in [
         (&[&*before, &*missing][..], 1, "cannot read"),
         (&[&*before, &*text], 1, "is no pprof file"),
+        (&[&*before, &*page], 1, "is no pprof file (.pb.gz), but a page"),
+        (&[&*before, &*empty], 1, "the second profile is empty"),
         (&[&*before, &*before, Path::new("-o"), Path::new("d.svg")], 64, "must end in .html"),
     ] {
         let output = diff(arguments);

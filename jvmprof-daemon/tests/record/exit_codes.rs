@@ -2,7 +2,7 @@
 //! prints. Needs root.
 
 use std::fs;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use crate::support::{jvmprof, scratch};
 
@@ -25,6 +25,30 @@ fn a_commands_status_is_taken_over() {
         args.extend(command);
         let (output, stderr) = record(&args);
         assert_eq!(output.status.code(), Some(code), "{command:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_full_standard_error_loses_neither_the_commands_status_nor_the_files() {
+    let dir = scratch();
+    let out = dir.path().join("x.folded");
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = jvmprof();
+    command.args(["record", "-o", out.to_str().unwrap(), "--", "sh", "-c", "exit 3"]);
+    assert_eq!(command.stderr(full).status().unwrap().code(), Some(3));
+    assert!(out.exists());
+}
+
+/// There the kernel programs would profile other processes than those that are named.
+#[test]
+fn a_container_without_the_hosts_pids_is_refused() {
+    for args in [&["record", "-d", "1s", "-p", "1"][..], &["top", "--once"], &["daemon"]] {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]);
+        let output = command.arg(env!("CARGO_BIN_EXE_jvmprof")).args(args).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.contains("pid namespace") && stderr.contains("hostPID: true"), "{args:?}: {stderr}");
     }
 }
 

@@ -62,7 +62,13 @@ can't be carried out.";
 pub struct RecordArgs {
     /// Profile only this process: its pid, or the name of a program or of a JVM's main class
     /// (repeatable)
-    #[arg(short, long = "pid", value_name = "PID|NAME", conflicts_with = "command")]
+    #[arg(
+        short,
+        long = "pid",
+        value_name = "PID|NAME",
+        conflicts_with = "command",
+        allow_negative_numbers = true
+    )]
     pub processes: Vec<ProcessArg>,
 
     /// What to record: `cpu`, `alloc` (allocation in the heaps of JVMs), `offcpu` (time that

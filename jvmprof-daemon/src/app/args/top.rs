@@ -21,7 +21,7 @@ name, / filter by text, Tab next JVM, arrows scroll, ? help. Needs what `record`
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
     /// Only this process: its pid, or the name of a program or of a JVM's main class (repeatable)
-    #[arg(short, long = "pid", value_name = "PID|NAME")]
+    #[arg(short, long = "pid", value_name = "PID|NAME", allow_negative_numbers = true)]
     pub processes: Vec<ProcessArg>,
 
     /// Length of the sliding window, and with --once the time until the table

@@ -145,6 +145,7 @@ fn name_once(
 fn http_flags_of(error: &HttpConfigError, prefix: &str) -> String {
     let flags: &[&str] = match error {
         HttpConfigError::Connection(_) | HttpConfigError::SystemRoots { .. } => &["address"],
+        HttpConfigError::Authority { .. } => &["ca-file"],
         HttpConfigError::Tls { .. } => &["ca-file", "client-cert", "client-key"],
         HttpConfigError::Pem { what, .. } => match what {
             SettingsFile::CaCertificates => &["ca-file"],
@@ -178,6 +179,7 @@ fn flags_of(error: &ParcaConfigError, address: &'static str) -> &'static str {
         ParcaConfigError::Tls { .. } => {
             "--remote-store-ca-file, --remote-store-client-cert or --remote-store-client-key"
         }
+        ParcaConfigError::NoCertificate { .. } => "--remote-store-ca-file",
         ParcaConfigError::File { what, .. } => match what {
             SettingsFile::CaCertificates => "--remote-store-ca-file",
             SettingsFile::ClientCertificate => "--remote-store-client-cert",

@@ -18,7 +18,7 @@ use std::io::Write;
 use anyhow::Context;
 
 use super::args::DaemonArgs;
-use super::errors::{UsageError, check_capabilities};
+use super::errors::{UsageError, check_can_profile};
 use crate::config::{Setting, SettingSource, Settings};
 use crate::own_process::thread_priority;
 use crate::telemetry::log::LogRateLimit;
@@ -40,7 +40,7 @@ pub(super) fn run(args: &DaemonArgs, settings: &Settings, log: LogRateLimit) -> 
         print(settings)?;
         return Ok(());
     }
-    check_capabilities()?;
+    check_can_profile()?;
     profile(args, &settings.by_name, log).map_err(|error| match error.downcast::<UsageError>() {
         Ok(UsageError(text)) => UsageError(settings.with_locations(&text)).into(),
         Err(other) => other,

@@ -1,6 +1,5 @@
 //! Checks of the kernel: version, BTF, lockdown, namespaces, and a trial of the programs.
 
-use std::path::Path;
 use std::{fs, io};
 
 use procfs::sys::kernel::Version;
@@ -8,13 +7,12 @@ use procfs::sys::kernel::Version;
 use super::{CheckStatus, HostCheck};
 use crate::app::errors::with_causes;
 use crate::own_process::capabilities::uprobe_advice;
+use crate::own_process::pid_namespace as own_pid_namespace;
 use crate::sampler::ebpf::btf::{Btf, VMLINUX};
 use crate::sampler::{BpfMaps, SampleClock, Sampler, SamplerOptions, try_uprobe};
 
 /// `bpf_task_pt_regs` and `bpf_get_current_task_btf` are there from here on.
 const OLDEST: (u8, u8) = (5, 15);
-/// Inode of the initial pid namespace: `PROC_PID_INIT_INO`, include/linux/proc_ns.h.
-const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Returns the checks that change nothing.
 pub(super) fn host_checks() -> Vec<HostCheck> {
@@ -130,13 +128,13 @@ fn lockdown() -> HostCheck {
 
 fn pid_namespace() -> HostCheck {
     let name = "pid namespace";
-    match fs::read_link("/proc/self/ns/pid") {
-        Ok(target) if target == Path::new(INITIAL_PID_NAMESPACE) => HostCheck::ok(name, "the host's"),
-        Ok(_) => HostCheck::new(
+    match own_pid_namespace::is_initial() {
+        Ok(true) => HostCheck::ok(name, "the host's"),
+        Ok(false) => HostCheck::new(
             name,
             CheckStatus::Missing,
             "a container's own: the host's processes have other pids",
-            "run with hostPID: true (Kubernetes) or --pid=host (docker)",
+            own_pid_namespace::ADVICE,
         ),
         Err(error) => HostCheck::new(name, CheckStatus::Degraded, format!("unknown: {error}"), "mount /proc"),
     }

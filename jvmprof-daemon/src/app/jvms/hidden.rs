@@ -1,4 +1,4 @@
-//! Processes that this one may not inspect, and the right that would let it.
+//! Processes that this one may not inspect, why, and what would let it.
 
 use std::fmt;
 use std::fs;
@@ -22,21 +22,57 @@ pub(in crate::app) struct HiddenProcesses {
     proc_hides: bool,
     /// What to do.
     fix: String,
+    #[serde(skip)]
+    denial: Denial,
+}
+
+/// Why the kernel lets this process not look at others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Denial {
+    /// It lacks the capability.
+    #[default]
+    Capability,
+    /// Its capabilities hold in its own user namespace alone.
+    UserNamespace,
+    /// It has the capability, and something else forbids it.
+    SecurityModule,
+}
+
+impl Denial {
+    fn of(has_capability: bool, uid_map: &str) -> Self {
+        // All ids, each as itself: user_namespaces(7).
+        let is_initial = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
+        match (has_capability, is_initial || uid_map.is_empty()) {
+            (false, _) => Self::Capability,
+            (true, false) => Self::UserNamespace,
+            (true, true) => Self::SecurityModule,
+        }
+    }
+
+    fn now() -> Self {
+        let uid_map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        Self::of(SYS_PTRACE.is_effective(), &uid_map)
+    }
+
+    fn fix(self) -> String {
+        match self {
+            Self::Capability => advice(&[SYS_PTRACE]),
+            Self::UserNamespace => "run outside of the user namespace, as the host's root".to_owned(),
+            Self::SecurityModule => "run without the profile of the security module (docker: --security-opt \
+                                     apparmor=unconfined), or see the kernel's log for what forbids it"
+                .to_owned(),
+        }
+    }
 }
 
 impl HiddenProcesses {
     /// Returns what is hidden of these processes and their names; `None`: nothing is.
-    fn of(denied: &[(u32, String)], proc_hides: bool) -> Option<Self> {
+    fn of(denied: &[(u32, String)], proc_hides: bool, denial: Denial) -> Option<Self> {
         if denied.is_empty() && !proc_hides {
             return None;
         }
         let java = denied.iter().filter(|(_, comm)| comm == "java").map(|(pid, _)| *pid);
-        Some(Self {
-            count: denied.len(),
-            called_java: java.collect(),
-            proc_hides,
-            fix: advice(&[SYS_PTRACE]),
-        })
+        Some(Self { count: denied.len(), called_java: java.collect(), proc_hides, fix: denial.fix(), denial })
     }
 
     /// Returns what this process can't see now.
@@ -45,7 +81,7 @@ impl HiddenProcesses {
             let is_denied = matches!(procfs::mappings(pid), Err(ProcfsError::Denied { .. }));
             is_denied.then(|| (pid, comm(pid)))
         });
-        Self::of(&denied.collect::<Vec<_>>(), !SYS_PTRACE.is_effective() && proc_hides())
+        Self::of(&denied.collect::<Vec<_>>(), !SYS_PTRACE.is_effective() && proc_hides(), Denial::now())
     }
 }
 
@@ -74,11 +110,17 @@ fn hides(mounts: &str) -> bool {
 impl fmt::Display for HiddenProcesses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.count > 0 {
-            writeln!(
-                f,
-                "  {} processes can't be looked at, and may be JVMs, for lack of {}",
-                self.count, SYS_PTRACE.name
-            )?;
+            let why = match self.denial {
+                Denial::Capability => format!("for lack of {}", SYS_PTRACE.name),
+                Denial::UserNamespace => {
+                    format!("because {} holds in this user namespace alone", SYS_PTRACE.name)
+                }
+                Denial::SecurityModule => format!(
+                    "though {} is there: a security module such as AppArmor or SELinux forbids it",
+                    SYS_PTRACE.name
+                ),
+            };
+            writeln!(f, "  {} processes can't be looked at, and may be JVMs, {why}", self.count)?;
         }
         if !self.called_java.is_empty() {
             let pids = self.called_java.iter().take(MAX_LISTED).map(u32::to_string).collect::<Vec<_>>();
@@ -98,16 +140,33 @@ mod tests {
 
     #[test]
     fn what_is_hidden_is_counted_and_told_with_what_to_do() {
-        assert_eq!(HiddenProcesses::of(&[], false), None);
+        assert_eq!(HiddenProcesses::of(&[], false, Denial::Capability), None);
         let denied = [(7, "java".to_owned()), (8, "sshd".to_owned())];
-        let said = HiddenProcesses::of(&denied, false).map(|it| it.to_string()).unwrap_or_default();
+        let said = HiddenProcesses::of(&denied, false, Denial::Capability)
+            .map(|it| it.to_string())
+            .unwrap_or_default();
         for part in
             ["2 processes can't be looked at", "CAP_SYS_PTRACE", "called java: 7\n", "do: run as root"]
         {
             assert!(said.contains(part), "{part}: {said}");
         }
-        let said = HiddenProcesses::of(&[], true).map(|it| it.to_string()).unwrap_or_default();
+        let said =
+            HiddenProcesses::of(&[], true, Denial::Capability).map(|it| it.to_string()).unwrap_or_default();
         assert!(said.contains("hidepid") && !said.contains("processes can't be looked at"), "{said}");
+    }
+
+    #[test]
+    fn who_has_the_capability_is_not_told_to_get_it() {
+        let whole = "         0          0 4294967295\n";
+        assert_eq!(Denial::of(false, whole), Denial::Capability);
+        assert_eq!(Denial::of(true, "         0       1000          1\n"), Denial::UserNamespace);
+        assert_eq!(Denial::of(true, whole), Denial::SecurityModule);
+        let denied = [(7, "java".to_owned())];
+        for denial in [Denial::UserNamespace, Denial::SecurityModule] {
+            let said = HiddenProcesses::of(&denied, false, denial).map(|it| it.to_string());
+            let said = said.unwrap_or_default();
+            assert!(!said.contains("for lack of") && !said.contains("sudo"), "{said}");
+        }
     }
 
     #[test]

@@ -2,8 +2,6 @@
 
 use std::fs;
 
-use anyhow::bail;
-
 use super::host_search::main_class_of;
 use crate::app::args::ProcessArg;
 use crate::app::errors::UsageError;
@@ -26,7 +24,7 @@ struct Candidate {
 ///
 /// # Errors
 /// One isn't there or is a thread; a name is nobody's, or that of several.
-pub(in crate::app) fn pids_of(named: &[ProcessArg]) -> anyhow::Result<Vec<u32>> {
+pub(in crate::app) fn pids_of(named: &[ProcessArg]) -> Result<Vec<u32>, UsageError> {
     let mut candidates = None;
     let mut pids = Vec::new();
     for process in named {
@@ -45,14 +43,15 @@ pub(in crate::app) fn pids_of(named: &[ProcessArg]) -> anyhow::Result<Vec<u32>> 
 }
 
 /// Checks that a process exists and isn't a thread of another one.
-fn check_process(pid: u32) -> anyhow::Result<()> {
+fn check_process(pid: u32) -> Result<(), UsageError> {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
-        bail!("there is no process {pid}: `jvmprof ps` lists the JVMs");
+        return Err(UsageError(format!("there is no process {pid}: `jvmprof ps` lists the JVMs")));
     };
     let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:")).map(str::trim);
     match tgid.and_then(|tgid| tgid.parse::<u32>().ok()) {
         Some(tgid) if tgid != pid => {
-            bail!("{pid} is a thread of process {tgid}: record that one with -p {tgid}")
+            let text = format!("{pid} is a thread of process {tgid}: record that one with -p {tgid}");
+            Err(UsageError(text))
         }
         _ => Ok(()),
     }

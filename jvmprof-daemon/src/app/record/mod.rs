@@ -11,6 +11,7 @@ pub(super) mod top;
 mod virtual_threads;
 mod wall_clock;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,14 +19,14 @@ use anyhow::Context;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::RecordArgs;
-use super::errors::{CommandError, UsageError, check_capabilities};
+use super::errors::{CommandError, UsageError, check_can_profile, with_causes};
 use super::jvms::named::pids_of;
 use super::native_options;
 use super::pipeline_options::options;
 use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
 use crate::event_type::EventType;
-use crate::own_process::cpu_time;
+use crate::own_process::{cpu_time, stderr_line};
 use crate::pipeline::Pipeline;
 use crate::profile::recording_page::StackGroups;
 use output_files::{OutputFile, SummaryFile};
@@ -66,7 +67,11 @@ enum EndReason {
 }
 
 async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
-    check_capabilities()?;
+    check_can_profile()?;
+    if has_empty_command(&args.command) {
+        let message = "there is no command behind --: name one, or leave -- out for the whole host";
+        return Err(UsageError(message.to_owned()).into());
+    }
     let targets = pids_of(&args.processes)?;
     let events = RecordedEvents::new(&args.events);
     if events.has(EventType::Wall) && targets.is_empty() && args.command.is_empty() {
@@ -159,7 +164,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     };
     match ended {
         EndReason::Signal(signal) => tracing::info!(signal, "stopped"),
-        EndReason::Target if !targets.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
+        EndReason::Target if !targets.is_empty() => {
+            stderr_line!("jvmprof: the recorded processes have ended")
+        }
         EndReason::Target | EndReason::Time => {}
     }
     native_options::wait_for_debug_files(&native, &mut pipeline).await;
@@ -184,7 +191,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         match output.write(&batches, drawn, &lanes, groups, &title) {
             Ok(path) => written.push(path),
             Err(error) => {
-                eprintln!("jvmprof: {error:#}");
+                stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
                 failed = Some(error);
             }
         }
@@ -196,7 +203,10 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     summary.threads = args.threads.then(|| ThreadShare::of_batch(&batches[0]));
     let text = serde_json::to_string(&summary)? + "\n";
     if let Some(json) = json {
-        failed = json.write(&text).inspect_err(|error| eprintln!("jvmprof: {error:#}")).err().or(failed);
+        if let Err(error) = json.write(&text) {
+            stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
+            failed = Some(error);
+        }
     }
     if args.prints_json() {
         print_report(&text)?;
@@ -204,15 +214,21 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         summary.print();
     }
     if let Some(error) = pipeline.kernel_error() {
-        eprintln!("jvmprof: kernel frames have no names: {error}");
+        stderr_line!("jvmprof: kernel frames have no names: {error}");
     }
     if let Some(failure) = command.as_ref().and_then(|end| end.failure(&program(&args))) {
-        eprintln!("jvmprof: {failure}");
+        stderr_line!("jvmprof: {failure}");
     }
     match failed {
         Some(error) => Err(error.context("not everything was written")),
         None => Ok(command.map_or(ExitCode::SUCCESS, |end| end.exit_code())),
     }
+}
+
+/// Returns true if a command was announced by `--`, and there is none: a script's variable may have
+/// been empty, which doesn't mean the whole host.
+fn has_empty_command(command: &[OsString]) -> bool {
+    command.first().is_none_or(|program| program.is_empty()) && std::env::args_os().any(|it| it == "--")
 }
 
 /// Returns the command's first word.

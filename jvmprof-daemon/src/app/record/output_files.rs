@@ -1,8 +1,8 @@
 //! The files that `record` writes; the ending of a name selects the format.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Write};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -29,44 +29,112 @@ pub(super) struct OutputFile {
     format: Format,
     /// The event that it shows; `None`: all that are recorded.
     event: Option<EventType>,
-    /// In the same folder: a file under its own name is always whole.
-    file: NamedTempFile,
+    destination: Destination,
+}
+
+/// Where an output's bytes go.
+#[derive(Debug)]
+enum Destination {
+    /// A temporary file in the folder of the path that it gets: a file under its own name is always
+    /// whole.
+    Renamed { file: NamedTempFile, target: PathBuf },
+    /// A pipe or a device: what is there is written to, not replaced.
+    InPlace(File),
+}
+
+/// Symbolic links that are followed from one to the next, as many as the kernel follows.
+const MAX_LINKS: usize = 40;
+
+impl Destination {
+    /// # Errors
+    /// The folder can't be written to, or what is there can't be.
+    fn open(path: &Path) -> Result<Self, UsageError> {
+        let there = fs::metadata(path).ok().map(|metadata| metadata.file_type());
+        if there.is_some_and(|it| it.is_dir()) {
+            return Err(UsageError(format!("cannot write {}: it is a folder", path.display())));
+        }
+        if there.is_some_and(|it| !it.is_file()) {
+            // A pipe without a reader lets nobody write: this waits for one.
+            let file = File::options().write(true).open(path);
+            return Ok(Self::InPlace(file.map_err(|error| not_writable(path, &error))?));
+        }
+        let target = link_target(path);
+        let folder = folder_of(&target);
+        let file = NamedTempFile::with_prefix_in(".jvmprof-", folder).map_err(|error| {
+            let (path, folder_name) = (path.display(), folder.display());
+            // Only the kind: the error itself names a temporary file.
+            UsageError(format!(
+                "cannot write {path}: {}",
+                match error.kind() {
+                    // As `/proc` answers, which is there.
+                    ErrorKind::NotFound if folder.is_dir() =>
+                        format!("no files can be made in {folder_name}"),
+                    ErrorKind::NotFound => format!("there is no folder {folder_name}"),
+                    ErrorKind::NotADirectory => format!("{folder_name} is no folder"),
+                    ErrorKind::PermissionDenied =>
+                        format!("no files may be made in {folder_name} (permission denied)"),
+                    kind => format!("no files can be made in {folder_name}: {kind}"),
+                }
+            ))
+        })?;
+        Ok(Self::Renamed { file, target })
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Self::Renamed { file, .. } => file.as_file(),
+            Self::InPlace(file) => file,
+        }
+    }
+
+    /// Ends the output: gives the file its name.
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Renamed { file, target } => {
+                readable_by_all(file.as_file())?;
+                file.persist(target).map(drop).map_err(|error| error.error)
+            }
+            Self::InPlace(_) => Ok(()),
+        }
+    }
+}
+
+fn not_writable(path: &Path, error: &io::Error) -> UsageError {
+    UsageError(format!("cannot write {}: {error}", path.display()))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Returns where symbolic links lead, also if nothing is there: links stay, their target is
+/// replaced.
+fn link_target(path: &Path) -> PathBuf {
+    let mut target = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(link) = fs::read_link(&target) else { break };
+        target = folder_of(&target).join(link);
+    }
+    target
 }
 
 impl OutputFile {
-    /// Creates the temporary file of an output.
+    /// Creates the temporary file of an output, or opens the pipe or device that it is.
     ///
     /// # Errors
     /// Its ending is unknown, or its folder can't be written to.
-    pub(super) fn prepare(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn prepare(path: &Path) -> Result<Self, UsageError> {
         let format = Format::of(path).ok_or_else(|| {
             UsageError(format!(
                 "{}: the ending decides the format, and must be one of .pb.gz (pprof), .folded, .svg, .html",
                 path.display()
             ))
         })?;
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        if path.is_dir() {
-            anyhow::bail!("cannot write {}: it is a folder", path.display());
-        }
-        let file = NamedTempFile::with_prefix_in(".jvmprof-", folder).map_err(|error| {
-            let (path, folder) = (path.display(), folder.display());
-            // Only the kind: the error itself names a temporary file.
-            anyhow::anyhow!(
-                "cannot write {path}: {}",
-                match error.kind() {
-                    ErrorKind::NotFound => format!("there is no folder {folder}"),
-                    ErrorKind::NotADirectory => format!("{folder} is no folder"),
-                    ErrorKind::PermissionDenied =>
-                        format!("no files may be made in {folder} (permission denied)"),
-                    kind => format!("no files can be made in {folder}: {kind}"),
-                }
-            )
-        })?;
-        Ok(Self { path: path.to_owned(), format, event: None, file })
+        let destination = Destination::open(path)?;
+        Ok(Self { path: path.to_owned(), format, event: None, destination })
     }
 
     /// Creates the temporary files of an output of these events: folded stacks and SVG have one of
@@ -75,7 +143,7 @@ impl OutputFile {
     ///
     /// # Errors
     /// Those of [`OutputFile::prepare`].
-    pub(super) fn prepare_each(path: &Path, events: &BTreeSet<EventType>) -> anyhow::Result<Vec<Self>> {
+    pub(super) fn prepare_each(path: &Path, events: &BTreeSet<EventType>) -> Result<Vec<Self>, UsageError> {
         let has_one_event = matches!(Format::of(path), Some(Format::Folded | Format::Svg));
         let is_pictured = |event: &EventType| *event != EventType::LockHolder;
         let events: Vec<EventType> = events.iter().copied().filter(is_pictured).collect();
@@ -105,24 +173,20 @@ impl OutputFile {
         groups: StackGroups,
         title: &RecordingTitle,
     ) -> anyhow::Result<PathBuf> {
-        let context = || format!("cannot write {}", self.path.display());
         let is_shown = |batch: &&Batch| self.event.is_none_or(|event| batch.event == event);
         let batch = shown.iter().find(is_shown).unwrap_or(&shown[0]);
-        let mut out = BufWriter::new(self.file.as_file());
+        let mut out = BufWriter::new(self.destination.file());
         match self.format {
             Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file_of_events(batches))?),
             Format::Folded => folded_stacks::write(batch, folded_stacks::Annotation::Kernel, &mut out),
-            Format::Svg => {
-                flamegraph_svg::write(batch, &title.to_string(), &mut out).map_err(std::io::Error::other)
-            }
+            Format::Svg => flamegraph_svg::write(batch, &title.to_string(), &mut out),
             Format::Html => recording_page::write_html(batches, pauses, groups, title, &mut out)
                 .map_err(std::io::Error::other),
         }
         .and_then(|()| out.flush())
-        .with_context(context)?;
+        .with_context(|| format!("cannot write {}", self.path.display()))?;
         drop(out);
-        readable_by_all(self.file.as_file()).with_context(context)?;
-        self.file.persist(&self.path).map_err(|error| error.error).with_context(context)?;
+        self.destination.finish().with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(self.path)
     }
 }
@@ -146,8 +210,8 @@ impl SummaryFile {
     ///
     /// # Errors
     /// It can't be written to.
-    pub(super) fn prepare(path: &Path) -> anyhow::Result<Self> {
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    pub(super) fn prepare(path: &Path) -> Result<Self, UsageError> {
+        let file = File::create(path).map_err(|error| not_writable(path, &error))?;
         Ok(Self { path: path.to_owned(), file })
     }
 
@@ -209,11 +273,46 @@ mod tests {
     }
 
     #[test]
+    fn a_link_stays_and_its_target_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("b")).expect("it is writable");
+        std::os::unix::fs::symlink("b/old.svg", at("first.svg")).expect("it is writable");
+        std::os::unix::fs::symlink(at("first.svg"), at("x.svg")).expect("it is writable");
+        for is_there in [false, true] {
+            let output = OutputFile::prepare(&at("x.svg")).expect("it is writable");
+            output.destination.file().write_all(format!("{is_there}").as_bytes()).expect("written");
+            output.destination.finish().expect("renamed");
+            assert!(at("x.svg").is_symlink() && at("first.svg").is_symlink());
+            assert_eq!(fs::read_to_string(at("b/old.svg")).expect("a file"), format!("{is_there}"));
+        }
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_not_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.folded");
+        std::os::unix::fs::symlink("/dev/null", &path).expect("it is writable");
+        let output = OutputFile::prepare(&path).expect("it is writable");
+        assert!(matches!(output.destination, Destination::InPlace(_)), "{output:?}");
+        output.destination.finish().expect("nothing to do");
+        assert!(path.is_symlink() && !Path::new("/dev/null").is_file());
+    }
+
+    #[test]
+    fn a_folder_that_takes_no_files_is_there() {
+        let error = OutputFile::prepare(Path::new("/proc/x.html")).expect_err("no files are made there");
+        let said = error.to_string();
+        assert!(said.starts_with("cannot write /proc/x.html: no files "), "{said}");
+    }
+
+    #[test]
     fn a_folder_that_is_not_there_is_named_before_anything_is_recorded() {
         let error =
             OutputFile::prepare(Path::new("/nowhere/at/all/x.svg")).expect_err("there is no such folder");
-        let said = format!("{error:#}");
+        let said = error.to_string();
         assert_eq!(said, "cannot write /nowhere/at/all/x.svg: there is no folder /nowhere/at/all");
-        assert!(OutputFile::prepare(Path::new("x.png")).expect_err("unknown ending").is::<UsageError>());
+        let error = OutputFile::prepare(Path::new("x.png")).expect_err("unknown ending");
+        assert!(error.to_string().contains(".folded"), "{error}");
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::hotspot::CensusTimes;
+use crate::own_process::stderr_line;
 use crate::pipeline::Pipeline;
 use crate::pipeline::off_cpu::{VirtualThreadCensus, virtual_wait};
 use crate::symbolize::{NamedVirtualThreads, NamedWaitingStack};
@@ -146,7 +147,7 @@ impl VirtualThreadSummary {
     /// Prints the first JVMs.
     pub(super) fn print(jvms: &[Self]) {
         for jvm in &jvms[..jvms.len().min(PRINTED)] {
-            jvm.lines().iter().for_each(|line| eprintln!("{line}"));
+            jvm.lines().iter().for_each(|line| stderr_line!("{line}"));
         }
     }
 

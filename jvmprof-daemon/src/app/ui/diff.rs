@@ -10,6 +10,7 @@ use anyhow::Context;
 use crate::app::args::DiffArgs;
 use crate::app::errors::UsageError;
 use crate::app::stdout::print_report;
+use crate::own_process::stderr_line;
 use crate::profile::comparison::{
     ChangedFunction, Comparison, Normalisation, SIGNIFICANT_Z, changed_functions,
 };
@@ -41,12 +42,15 @@ pub(in crate::app) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     let mut out = BufWriter::new(File::create(output).with_context(attempt)?);
     write_diff_page(compared, &title, start_ms, &mut out).with_context(attempt)?;
     out.flush().with_context(attempt)?;
-    eprintln!("wrote {}", output.display());
+    stderr_line!("wrote {}", output.display());
     Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<Profile> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    if bytes.trim_ascii_start().starts_with(b"<") {
+        anyhow::bail!("{} is no pprof file (.pb.gz), but a page or a picture", path.display());
+    }
     decode(&bytes, DecodeLimits::default()).with_context(|| format!("{} is no pprof file", path.display()))
 }
 

@@ -17,10 +17,12 @@ use url::Url;
 use super::args::UiArgs;
 use super::errors::UsageError;
 use super::shutdown_signals::ShutdownSignals;
+use super::stdout::print_report;
 use crate::export::collector::page_server::{self, PageOptions};
 use crate::export::collector::{ReadLimits, serve};
 use crate::export::store::{NewProfile, Store, StoreOptions, TimeRange, UnixNanos};
 use crate::native::http_client;
+use crate::own_process::stderr_line;
 use crate::profile::pprof::decode::{DecodeLimits, decode};
 use pprof_series::ImportedProfile;
 
@@ -59,8 +61,8 @@ async fn show(args: &UiArgs, source: Source) -> anyhow::Result<()> {
     let Source { store, query, _folder } = source;
     let page = page_server::router(Arc::new(store), PageOptions { listen, limits: ReadLimits::default() });
     // For people and for scripts that asked for any free port.
-    println!("http://{listen}/{query}");
-    eprintln!("jvmprof: open this address in a browser; Ctrl-C ends it");
+    print_report(&format!("http://{listen}/{query}\n"))?;
+    stderr_line!("jvmprof: open this address in a browser; Ctrl-C ends it");
     let stop = async move {
         shutdown.requested().await;
     };
@@ -101,7 +103,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 fn fetch(url: &Url) -> anyhow::Result<Vec<u8>> {
     let attempt = || format!("cannot fetch {url}");
-    eprintln!("jvmprof: fetching {url}");
+    stderr_line!("jvmprof: fetching {url}");
     let agent = http_client::agent(FETCH_TIME, FETCH_STALL);
     // A profile over some time is answered after that time.
     let request = agent.get(url.as_str()).config().timeout_recv_response(Some(FETCH_STALL)).build();
@@ -117,7 +119,7 @@ fn import(bytes: &[u8], source: &str) -> anyhow::Result<Source> {
     let ImportedProfile { profiles, sample_type, left_out } =
         pprof_series::import(profile).with_context(attempt)?;
     if !left_out.is_empty() {
-        eprintln!("jvmprof: not shown: {}", left_out.join(", "));
+        stderr_line!("jvmprof: not shown: {}", left_out.join(", "));
     }
     let folder = tempfile::Builder::new().prefix("jvmprof-ui-").tempdir().context("cannot make a folder")?;
     let store = Store::open(folder.path(), StoreOptions::default())?;
@@ -144,7 +146,7 @@ fn range_query(profiles: &[NewProfile]) -> String {
 fn newest_range(store: &Store) -> String {
     let newest = store.series(TimeRange::ALL, &[]).iter().map(|series| series.last).max();
     let Some(newest) = newest else {
-        eprintln!("jvmprof: there are no profiles yet");
+        stderr_line!("jvmprof: there are no profiles yet");
         return String::new();
     };
     let now = UnixNanos::from(std::time::SystemTime::now());

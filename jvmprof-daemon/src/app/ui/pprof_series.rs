@@ -4,12 +4,22 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use crate::event_type::EventType;
+use crate::event_type::{EventType, SampleNumber};
 use crate::export::store::{NAME_LABEL, NewProfile, UnixNanos};
 use crate::profile::model::LabelSet;
 use crate::profile::pprof::merge::{MergeError, MergeLimits, Merger};
 use crate::profile::pprof::{self, CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Profile, Sample, ValueType};
+
+/// Events whose numbers have names of their own.
+const NAMED_EVENTS: [EventType; 6] = [
+    EventType::Allocation,
+    EventType::OffCpu,
+    EventType::Lock,
+    EventType::LockHolder,
+    EventType::Pause,
+    EventType::Wall,
+];
 
 /// Label sets that become series of their own; with more of them the file is one series.
 const MAX_SERIES: usize = 200;
@@ -39,6 +49,8 @@ pub(super) struct ImportedProfile {
 
 /// Numbers of samples that are shown together, as one kind of series.
 struct View {
+    /// `None`: what the page doesn't know.
+    event: Option<EventType>,
     name: String,
     /// Positions of sample types, the counted one first.
     types: Vec<usize>,
@@ -70,8 +82,7 @@ pub(super) fn import(mut profile: Profile) -> Result<ImportedProfile, ImportErro
             false => BTreeMap::from([(LabelSet::new(), shown.iter().collect())]),
         };
         for (mut labels, samples) in series {
-            let unlabelled = |sample: &&Sample| Sample { label: Vec::new(), ..(*sample).clone() };
-            profile.sample = samples.iter().map(unlabelled).collect();
+            profile.sample = samples.iter().map(|sample| view.without_series_labels(sample)).collect();
             // Leaves out what only other series refer to.
             let mut merger = Merger::new(MergeLimits::default());
             merger.add(&profile)?;
@@ -90,10 +101,18 @@ pub(super) fn import(mut profile: Profile) -> Result<ImportedProfile, ImportErro
     if profiles.is_empty() {
         return Err(ImportError::Empty);
     }
-    let allocation = EventType::Allocation.descriptor().series;
-    let is_allocation = views.iter().all(|view| view.name == allocation);
-    let sample_type = is_allocation.then(|| format!("{allocation}:alloc_space"));
+    let has_samples =
+        |view: &&View| profiles.iter().any(|profile| profile.labels.get(NAME_LABEL) == Some(&view.name));
+    let first = views.iter().find(has_samples);
+    let sample_type = first.and_then(|view| page_type(view.event?));
     Ok(ImportedProfile { profiles, sample_type, left_out })
+}
+
+/// Returns the page's `type` for an event, unless it is CPU time: the event's value.
+fn page_type(event: EventType) -> Option<String> {
+    let descriptor = event.descriptor();
+    let value = descriptor.sample_types.iter().find(|of| of.number == SampleNumber::Value)?;
+    (event != EventType::Cpu).then(|| format!("{}:{}", descriptor.series, value.name))
 }
 
 fn text(profile: &Profile, index: i64) -> &str {
@@ -121,10 +140,16 @@ fn views(profile: &Profile) -> (Vec<View>, Vec<String>) {
         let of = profile.sample_type.get(at);
         of.is_some_and(|of| text(profile, of.unit) == "nanoseconds")
     };
+    let name_at = |at: usize| profile.sample_type.get(at).map(name_of);
+    let wall_time = position("wall");
+    // Wall-clock time has samples, too: right before it.
+    let cpu_samples = (0..profile.sample_type.len())
+        .find(|at| name_at(*at) == Some("samples") && wall_time != Some(at + 1));
     let mut views = Vec::new();
     let cpu = EventType::Cpu.descriptor().series.to_owned();
-    match (position("samples"), position("cpu")) {
+    match (cpu_samples, position("cpu")) {
         (Some(samples), time) => views.push(View {
+            event: Some(EventType::Cpu),
             name: cpu,
             types: [Some(samples), time].into_iter().flatten().collect(),
             period: profile.period.max(0),
@@ -133,13 +158,24 @@ fn views(profile: &Profile) -> (Vec<View>, Vec<String>) {
         (None, Some(time)) => {
             // Nanoseconds alone: samples again where the period is known.
             let period = if is_time(time) { profile.period.max(1) } else { 1 };
-            views.push(View { name: cpu, types: vec![time], period, divisor: period });
+            let event = Some(EventType::Cpu);
+            views.push(View { event, name: cpu, types: vec![time], period, divisor: period });
         }
         (None, None) => {}
     }
-    if let (Some(objects), Some(space)) = (position("alloc_objects"), position("alloc_space")) {
-        let name = EventType::Allocation.descriptor().series.to_owned();
-        views.push(View { name, types: vec![objects, space], period: profile.period.max(0), divisor: 1 });
+    for event in NAMED_EVENTS {
+        let descriptor = event.descriptor();
+        let [count, value] = descriptor.sample_types else { continue };
+        let Some(value) = position(value.name) else { continue };
+        let before = value.checked_sub(1).filter(|at| name_at(*at) == Some(count.name));
+        let count = match event {
+            EventType::Wall => before,
+            _ => before.or_else(|| position(count.name)),
+        };
+        let Some(count) = count else { continue };
+        let name = descriptor.series.to_owned();
+        let types = vec![count, value];
+        views.push(View { event: Some(event), name, types, period: profile.period.max(0), divisor: 1 });
     }
     if views.is_empty() && !profile.sample_type.is_empty() {
         // As `go tool pprof` chooses.
@@ -147,7 +183,8 @@ fn views(profile: &Profile) -> (Vec<View>, Vec<String>) {
         let at = default.unwrap_or(profile.sample_type.len() - 1);
         let name = profile.sample_type.get(at).map(name_of).filter(|name| !name.is_empty());
         let period = i64::from(is_time(at));
-        views.push(View { name: name.unwrap_or("samples").to_owned(), types: vec![at], period, divisor: 1 });
+        let name = name.unwrap_or("samples").to_owned();
+        views.push(View { event: None, name, types: vec![at], period, divisor: 1 });
     }
     let is_shown = |at: usize| views.iter().any(|view| view.types.contains(&at));
     let names = profile.sample_type.iter().enumerate().filter(|(at, _)| !is_shown(*at));
@@ -170,6 +207,13 @@ impl View {
         let (location_id, label) = (sample.location_id.clone(), sample.label.clone());
         Some(Sample { location_id, value, label })
     }
+
+    /// The sample without what the series says: of its labels only the number that a pause has.
+    fn without_series_labels(&self, sample: &Sample) -> Sample {
+        let mut sample = sample.clone();
+        sample.label.retain(|label| label.str == 0 && self.event == Some(EventType::Pause));
+        sample
+    }
 }
 
 /// Samples by the labels that they have; numbers such as thread ids aren't labels of series.
@@ -187,6 +231,8 @@ fn sets<'a>(profile: &Profile, samples: &'a [Sample]) -> BTreeMap<LabelSet, Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::model::{Batch, FrameKind};
+    use crate::profile::testing::{batch as profile_of, frame, series as series_of};
     use crate::proto::pprof::Label;
 
     fn profile(types: &[(&str, &str)], samples: &[(&[i64], &str)]) -> Profile {
@@ -252,11 +298,52 @@ mod tests {
     }
 
     #[test]
+    fn each_event_is_a_series_and_nothing_of_it_is_left_out() {
+        for event in EventType::ALL.into_iter().chain([EventType::Wall]) {
+            let names = event.descriptor();
+            let types: Vec<(&str, &str)> = names.sample_types.iter().map(|of| (of.name, of.unit)).collect();
+            let imported = import(profile(&types, &[(&[3, 900], "a")])).unwrap();
+            assert_eq!(series(&imported), [(names.series, "a", 3)]);
+            assert_eq!(imported.left_out, [""; 0], "{event:?}");
+            let of_page = imported.sample_type;
+            assert_eq!(of_page.is_none(), event == EventType::Cpu, "{of_page:?}");
+            assert!(
+                of_page.is_none_or(|of| of == format!("{}:{}", names.series, names.sample_types[1].name))
+            );
+        }
+    }
+
+    #[test]
+    fn the_collectors_page_knows_the_type_of_each_event() {
+        let script = include_str!("../../../assets/collector/collector.js");
+        for event in EventType::ALL.into_iter().chain([EventType::Wall]) {
+            let known = page_type(event).is_none_or(|of| script.contains(&format!("\"{of}\",")));
+            assert!(known, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_several_events_has_a_series_of_each() {
+        let batch = |event: EventType| Batch {
+            event,
+            ..profile_of(vec![series_of(&[], vec![(vec![frame(FrameKind::Native, "f")], 7)])])
+        };
+        let events = [EventType::Cpu, EventType::OffCpu, EventType::Lock, EventType::LockHolder];
+        for (events, first) in [(&events[..], None), (&events[1..], Some("off_cpu:off_cpu"))] {
+            let batches: Vec<Batch> = events.iter().copied().chain([EventType::Wall]).map(batch).collect();
+            let imported = import(pprof::for_file_of_events(&batches)).unwrap();
+            let expected: Vec<_> = batches.iter().map(|it| (it.event.descriptor().series, "", 7)).collect();
+            assert_eq!(series(&imported), expected);
+            assert_eq!((imported.sample_type.as_deref(), imported.left_out.len()), (first, 0));
+        }
+    }
+
+    #[test]
     fn what_the_page_does_not_know_is_shown_by_its_default_and_the_rest_is_named() {
-        let types = [("contentions", "count"), ("delay", "nanoseconds")];
+        let types = [("faults", "count"), ("fault_time", "nanoseconds")];
         let imported = import(profile(&types, &[(&[1, 900], "a")])).unwrap();
-        assert_eq!(series(&imported), [("delay", "a", 900)]);
-        assert_eq!(imported.left_out, ["contentions"]);
+        assert_eq!(series(&imported), [("fault_time", "a", 900)]);
+        assert_eq!(imported.left_out, ["faults"]);
         let heap = [("alloc_objects", "count"), ("alloc_space", "bytes"), ("inuse_space", "bytes")];
         let imported = import(profile(&heap, &[(&[1, 16, 16], "a")])).unwrap();
         assert_eq!(imported.sample_type.as_deref(), Some("memory:alloc_space"));

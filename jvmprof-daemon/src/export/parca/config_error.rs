@@ -36,6 +36,12 @@ pub enum ParcaConfigError {
     Tls { address: String, source: tonic::transport::Error },
     #[error("reading {what} {}: {source}", path.display())]
     File { what: SettingsFile, path: PathBuf, source: io::Error },
+    #[error(
+        "reading the CA certificates {}: there is no certificate in it, which begins with \
+         -----BEGIN CERTIFICATE----- (PEM)",
+        path.display()
+    )]
+    NoCertificate { path: PathBuf },
     #[error("{name:?} can't be the name of a gRPC header: {source}")]
     HeaderName { name: String, source: InvalidMetadataKey },
     #[error("the value of the gRPC header {name:?} has characters that can't be sent")]

@@ -7,6 +7,8 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use url::Url;
@@ -174,17 +176,33 @@ fn endpoint(options: &ParcaOptions) -> Result<(Endpoint, Url), ParcaConfigError>
         .connect_timeout(options.connect_timeout)
         .http2_keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
+    // Without TLS, too: a wrong file is a mistake that nobody should find by chance.
+    let authorities = options.ca_file.as_ref().map(certificate_authorities).transpose()?;
     if url.scheme() == "http" {
         warn_of_unencrypted_token(options, &url);
         return Ok((endpoint, url));
     }
-    Ok((endpoint.tls_config(tls(options)?).map_err(tls_error)?, url))
+    Ok((endpoint.tls_config(tls(options, authorities)?).map_err(tls_error)?, url))
 }
 
-fn tls(options: &ParcaOptions) -> Result<ClientTlsConfig, ParcaConfigError> {
+/// Reads a file of certificates of authorities, which has at least one: without one every backend
+/// would be refused, at the first push.
+fn certificate_authorities(path: &PathBuf) -> Result<Certificate, ParcaConfigError> {
+    let pem = read(SettingsFile::CaCertificates, path)?;
+    let has_certificate = CertificateDer::pem_slice_iter(&pem).next().is_some_and(|first| first.is_ok());
+    if !has_certificate {
+        return Err(ParcaConfigError::NoCertificate { path: path.clone() });
+    }
+    Ok(Certificate::from_pem(pem))
+}
+
+fn tls(
+    options: &ParcaOptions,
+    authorities: Option<Certificate>,
+) -> Result<ClientTlsConfig, ParcaConfigError> {
     let mut tls = ClientTlsConfig::new();
-    tls = match &options.ca_file {
-        Some(path) => tls.ca_certificate(Certificate::from_pem(read(SettingsFile::CaCertificates, path)?)),
+    tls = match authorities {
+        Some(authorities) => tls.ca_certificate(authorities),
         None => tls.with_native_roots(),
     };
     if let Some((certificate, key)) = &options.client_identity {

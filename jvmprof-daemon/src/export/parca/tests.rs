@@ -209,6 +209,14 @@ async fn options_that_cannot_work_are_errors_before_anything_is_sent() {
     let missing = ParcaOptions { ca_file: Some("/nowhere/ca.pem".into()), ..ParcaOptions::new("a:443") };
     let error = ParcaClient::new(missing).unwrap_err().to_string();
     assert!(error.starts_with("reading the CA certificates /nowhere/ca.pem: "), "{error}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "no certificate").unwrap();
+    for address in ["a:443", "http://a:80"] {
+        let empty = ParcaOptions { ca_file: Some(file.path().to_owned()), ..ParcaOptions::new(address) };
+        let error = ParcaClient::new(empty).unwrap_err().to_string();
+        let named = format!("reading the CA certificates {}: there is no certificate", file.path().display());
+        assert!(error.starts_with(&named), "{error}");
+    }
     assert!(ParcaClient::new(ParcaOptions::new("nonsense")).is_err());
 }
 

@@ -110,6 +110,8 @@ const FLAGS_WORD: usize = 5;
 const PATH_WORD: usize = 7;
 /// The flag of an event that doesn't count.
 const DISABLED: u64 = 1;
+/// `PERF_FLAG_FD_CLOEXEC`.
+const CLOSE_ON_EXEC: u64 = 8;
 
 /// Opens an uprobe's event that is off, of this process alone, and closes it at once.
 ///
@@ -130,8 +132,7 @@ pub fn try_uprobe() -> io::Result<()> {
     // SAFETY: the attributes have the size that they state, and point to a string that stays.
     let result = unsafe {
         let attributes = attributes.as_ptr();
-        let flags = libc::PERF_FLAG_FD_CLOEXEC;
-        libc::syscall(libc::SYS_perf_event_open, attributes, own_process, any_cpu, no_group, flags)
+        libc::syscall(libc::SYS_perf_event_open, attributes, own_process, any_cpu, no_group, CLOSE_ON_EXEC)
     };
     let fd = i32::try_from(result).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the kernel has just opened it for this call.

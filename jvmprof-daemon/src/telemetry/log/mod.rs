@@ -9,6 +9,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
+use crate::own_process::stderr_line;
 use escape::EscapedStderr;
 pub use rate_limit::{LogRateLimit, SuppressedMessages};
 
@@ -37,6 +38,6 @@ pub fn start(filter: EnvFilter, format: LogFormat, limit: LogRateLimit) {
         LogFormat::Json => registry.with(fmt::layer().json().with_writer(std::io::stderr)).try_init(),
     };
     if let Err(error) = started {
-        eprintln!("jvmprof: no log: {error}");
+        stderr_line!("jvmprof: no log: {error}");
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::ProgramRuns;
+use crate::own_process::stderr_line;
 use crate::pipeline::Counts;
 use crate::pipeline::allocation::CLASS_LABEL;
 use crate::profile::model::{Batch, FrameKind};
@@ -77,17 +78,20 @@ impl AllocationSummary {
     }
 
     pub(in crate::app::record) fn print(&self) {
-        eprintln!(
+        stderr_line!(
             "{} bytes allocated in {} objects, by {} stacks and {} buffers that were counted",
-            self.bytes, self.objects, self.events, self.censuses
+            self.bytes,
+            self.objects,
+            self.events,
+            self.censuses
         );
         for (title, rows) in [("class", &self.classes), ("method", &self.methods)] {
             if !rows.is_empty() {
-                eprintln!("   bytes        objects  {title}");
+                stderr_line!("   bytes        objects  {title}");
             }
             for row in rows {
                 let percent = row.bytes as f64 * 100.0 / self.bytes.max(1) as f64;
-                eprintln!("{percent:>6.2} % {:>14}  {}", row.objects, row.name);
+                stderr_line!("{percent:>6.2} % {:>14}  {}", row.objects, row.name);
             }
         }
     }

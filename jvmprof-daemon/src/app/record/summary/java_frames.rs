@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::event_type::EventType;
+use crate::own_process::stderr_line;
 use crate::profile::java_view::JavaView;
 use crate::profile::model::Batch;
 
@@ -42,7 +43,7 @@ impl ShownBatches {
 impl JavaFrames {
     /// Says it, with the share that `percent` makes of a number of samples.
     pub(in crate::app::record) fn print(self, percent: impl Fn(u64) -> f64) {
-        eprintln!(
+        stderr_line!(
             "Java's frames only: {:.2} % of the samples ended in the kernel, native code or the JVM's stubs, and\n\
              are their nearest Java caller's; {:.2} % have no Java caller",
             percent(self.attributed),

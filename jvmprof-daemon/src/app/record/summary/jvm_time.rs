@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::pauses::{TotalsSummary, milliseconds};
+use crate::own_process::stderr_line;
 use crate::pipeline::jvm_totals::{JvmName, jvm_name};
 use crate::pipeline::pauses::JvmStops;
 use crate::profile::jvm_activity::thread_kind_of;
@@ -148,7 +149,7 @@ impl JvmTime {
     /// Prints a line for each of the first JVMs.
     pub(in crate::app::record) fn print(jvms: &[Self]) {
         for jvm in &jvms[..jvms.len().min(PRINTED)] {
-            eprintln!("  {}", jvm.line());
+            stderr_line!("  {}", jvm.line());
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::own_process::stderr_line;
 use crate::pipeline::off_cpu::{holder_method_of, holder_of};
 use crate::profile::model::{Batch, Frame, Line, Sample};
 
@@ -149,14 +150,14 @@ impl LockSummary {
 
     pub(in crate::app::record) fn print(&self) {
         let seconds = |ns: u64| ns as f64 / 1e9;
-        eprintln!(
+        stderr_line!(
             "{:.1} s of waiting for locks, in {} contentions; {} stacks taken",
             seconds(self.delay_ns),
             self.contentions,
             self.events
         );
         if !self.locks.is_empty() {
-            eprintln!("  waited  contentions");
+            stderr_line!("  waited  contentions");
         }
         for lock in &self.locks {
             let percent = lock.delay_ns as f64 * 100.0 / self.delay_ns.max(1) as f64;
@@ -165,7 +166,12 @@ impl LockSummary {
                 let method = holder.method.as_ref().map(|method| format!(" in {}", method.name));
                 format!(", held by {} ({share:.0} %){}", holder.name, method.unwrap_or_default())
             });
-            eprintln!("{percent:>6.2} % {:>11}  {} in {}{holder}", lock.contentions, lock.name, lock.method);
+            stderr_line!(
+                "{percent:>6.2} % {:>11}  {} in {}{holder}",
+                lock.contentions,
+                lock.name,
+                lock.method
+            );
         }
     }
 }

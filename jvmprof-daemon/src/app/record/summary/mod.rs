@@ -27,7 +27,7 @@ use self::waits::WaitSummary;
 use self::wall::WallSummary;
 use super::virtual_threads::VirtualThreadSummary;
 use crate::event_type::EventType;
-use crate::own_process::SelfUsage;
+use crate::own_process::{SelfUsage, stderr_line};
 use crate::pipeline::{Counts, Pipeline};
 use crate::profile::model::Batch;
 
@@ -148,7 +148,7 @@ impl RecordingSummary {
     pub(super) fn print(&self) {
         let percent =
             |part: u64| if self.samples == 0 { 0.0 } else { part as f64 * 100.0 / self.samples as f64 };
-        eprintln!(
+        stderr_line!(
             "{} samples in {:.1} s by {}, {:.2} % of their stacks whole",
             self.samples,
             self.duration_ms as f64 / 1e3,
@@ -156,10 +156,10 @@ impl RecordingSummary {
             percent(self.complete)
         );
         if self.samples == 0 {
-            eprintln!("nothing ran: an idle process or host has no samples");
+            stderr_line!("nothing ran: an idle process or host has no samples");
         }
         for (reason, count) in &self.losses {
-            eprintln!("  {count:>8}  {reason}");
+            stderr_line!("  {count:>8}  {reason}");
         }
         JvmTime::print(&self.jvms);
         ThreadShare::print(self.threads.as_deref().unwrap_or_default());
@@ -168,11 +168,11 @@ impl RecordingSummary {
             frames.print(percent);
         }
         if !self.top.is_empty() {
-            eprintln!("    self   total");
+            stderr_line!("    self   total");
         }
         for row in &self.top {
             let line = row.line_text().map_or_else(String::new, |line| format!("  {line}"));
-            eprintln!("{:>6.2} % {:>6.2} %  {}{line}", percent(row.own), percent(row.total), row.name);
+            stderr_line!("{:>6.2} % {:>6.2} %  {}{line}", percent(row.own), percent(row.total), row.name);
         }
         if let Some(allocation) = &self.allocation {
             allocation.print();
@@ -188,7 +188,7 @@ impl RecordingSummary {
             wall.print();
         }
         for path in &self.outputs {
-            eprintln!("wrote {}", path.display());
+            stderr_line!("wrote {}", path.display());
         }
     }
 }

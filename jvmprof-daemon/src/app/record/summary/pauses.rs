@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
+use crate::own_process::stderr_line;
 use crate::pipeline::jvm_totals::{PauseTotals, jvm_name};
 use crate::pipeline::pauses::{JvmPauses, Pause};
 use crate::profile::model::{Batch, label_names};
@@ -165,9 +166,9 @@ impl JvmPauseSummary {
     /// Prints the first JVMs with their longest pauses.
     pub(in crate::app::record) fn print(jvms: &[Self]) {
         for jvm in &jvms[..jvms.len().min(PRINTED_JVMS)] {
-            eprintln!("  {}", jvm.line());
+            stderr_line!("  {}", jvm.line());
             for event in jvm.longest() {
-                eprintln!("  {event}");
+                stderr_line!("  {event}");
             }
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::own_process::stderr_line;
 use crate::pipeline::labels::ThreadLabel;
 use crate::profile::model::label_names::{THREAD_ID, THREAD_NAME};
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Series};
@@ -14,6 +15,8 @@ use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Ser
 pub(in crate::app::record) const THREAD_LABELS: [ThreadLabel; 2] =
     [ThreadLabel::ThreadName, ThreadLabel::ThreadId];
 pub(in crate::app::record) const PID: &str = "pid";
+/// What no thread was found for, such as objects that the JVM itself allocates.
+const UNKNOWN_THREAD: &str = "[unknown thread]";
 /// Threads that are printed; the rest is in the JSON.
 const PRINTED: usize = 10;
 
@@ -47,7 +50,7 @@ impl ThreadShare {
 
     /// Prints the first threads.
     pub(in crate::app::record) fn print(threads: &[Self]) {
-        Self::lines(threads).iter().for_each(|line| eprintln!("{line}"));
+        Self::lines(threads).iter().for_each(|line| stderr_line!("{line}"));
     }
 
     /// Returns a heading and a line for each of the first threads.
@@ -65,7 +68,11 @@ impl ThreadShare {
     /// `worker-1 (4711 of 4700)`
     fn title(&self) -> String {
         let of_process = self.pid.map_or_else(String::new, |pid| format!(" of {pid}"));
-        format!("{} ({}{of_process})", self.name, self.tid)
+        match (&*self.name, self.tid) {
+            ("", 0) => format!("{UNKNOWN_THREAD} (?{of_process})"),
+            ("", tid) => format!("[no name] ({tid}{of_process})"),
+            (name, tid) => format!("{name} ({tid}{of_process})"),
+        }
     }
 }
 
@@ -74,7 +81,11 @@ impl ThreadShare {
 pub(in crate::app::record) fn with_thread_frames(batch: &Batch) -> Batch {
     let series = batch.series.iter().map(|series| {
         let Some((name, tid)) = thread_of(&series.labels) else { return series.clone() };
-        let lines = vec![Line::named(format!("[{name} tid={tid}]"))];
+        let named = match (name, tid) {
+            ("", 0) => UNKNOWN_THREAD.to_owned(),
+            (name, tid) => format!("[{name} tid={tid}]"),
+        };
+        let lines = vec![Line::named(named)];
         let root = Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines });
         let below_root = |sample: &Sample| {
             let frames = sample.frames.iter().chain([&root]).cloned().collect();
@@ -122,6 +133,15 @@ mod tests {
                 "start;com.acme.Order.total 5",
             ]
         );
+    }
+
+    #[test]
+    fn each_row_has_a_name() {
+        let title =
+            |name: &str, tid| ThreadShare { pid: Some(7), tid, name: name.to_owned(), value: 1 }.title();
+        assert_eq!(title("worker-1", 8), "worker-1 (8 of 7)");
+        assert_eq!(title("", 8), "[no name] (8 of 7)");
+        assert_eq!(title("", 0), "[unknown thread] (? of 7)");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use crate::own_process::stderr_line;
 use crate::pipeline::off_cpu::{OffCpuCounts, is_idle, wait_of};
 use crate::profile::model::{Batch, Sample};
 
@@ -74,7 +75,7 @@ impl WaitSummary {
     }
 
     pub(in crate::app::record) fn print(&self) {
-        eprintln!(
+        stderr_line!(
             "{} waited, in {} waits; {} stacks taken; {} in {} waits too short for a profile",
             seconds(self.waited_ns),
             self.waits,
@@ -83,7 +84,7 @@ impl WaitSummary {
             self.short_waits
         );
         if self.idle_ns > 0 {
-            eprintln!(
+            stderr_line!(
                 "  not shown: {} of threads that had nothing to do, in {} waits (label idle=true)",
                 seconds(self.idle_ns),
                 self.idle_waits
@@ -93,10 +94,10 @@ impl WaitSummary {
         let percent = |part: u64| if shown == 0 { 0.0 } else { part as f64 * 100.0 / shown as f64 };
         for rows in [&self.causes, &self.methods] {
             if !rows.is_empty() {
-                eprintln!("  waited       waits");
+                stderr_line!("  waited       waits");
             }
             for row in rows {
-                eprintln!("{:>6.2} % {:>11}  {}", percent(row.waited_ns), row.waits, row.name);
+                stderr_line!("{:>6.2} % {:>11}  {}", percent(row.waited_ns), row.waits, row.name);
             }
         }
     }

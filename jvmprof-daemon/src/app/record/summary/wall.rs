@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::own_process::stderr_line;
 use crate::pipeline::off_cpu::{is_idle, wait_of};
 use crate::profile::model::{Batch, Series, label_names};
 
@@ -42,12 +43,12 @@ impl WallSummary {
 
     pub(in crate::app::record) fn print(&self) {
         let shown = &self.threads[..self.threads.len().min(PRINTED)];
-        eprintln!(
+        stderr_line!(
             "{:.1} s of {} threads; those that were least idle:",
             self.elapsed_ns as f64 / 1e9,
             self.threads.len()
         );
-        shown.iter().for_each(|thread| eprintln!("  {}", thread.line()));
+        shown.iter().for_each(|thread| stderr_line!("  {}", thread.line()));
     }
 }
 

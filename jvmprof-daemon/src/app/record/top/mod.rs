@@ -17,14 +17,14 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::target_end::have_ended;
 use crate::app::args::TopArgs;
-use crate::app::errors::{UsageError, check_capabilities};
+use crate::app::errors::{UsageError, check_can_profile};
 use crate::app::jvms::named::pids_of;
 use crate::app::native_options;
 use crate::app::pipeline_options::cpu_options;
 use crate::app::shutdown_signals::ShutdownSignals;
 use crate::app::stdout::print_report;
 use crate::event_type::EventType;
-use crate::own_process::cpu_time;
+use crate::own_process::{cpu_time, stderr_line};
 use crate::pipeline::Pipeline;
 use samples::{Samples, Slice};
 use state::{Change, TopState};
@@ -54,7 +54,7 @@ pub(in crate::app) fn run(args: &TopArgs) -> anyhow::Result<()> {
 }
 
 async fn top(args: &TopArgs) -> anyhow::Result<()> {
-    check_capabilities()?;
+    check_can_profile()?;
     let targets = pids_of(&args.processes)?;
     let native = native_options::options(&args.native)?;
     let pids = (!targets.is_empty()).then(|| targets.clone());
@@ -70,7 +70,7 @@ async fn top(args: &TopArgs) -> anyhow::Result<()> {
     let shown = show(&mut terminal, &mut state, &mut pipeline, &targets).await;
     ratatui::try_restore().context("cannot restore the terminal")?;
     if shown? == End::Targets {
-        eprintln!("jvmprof: the processes have ended");
+        stderr_line!("jvmprof: the processes have ended");
     }
     Ok(())
 }
