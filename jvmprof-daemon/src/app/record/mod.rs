@@ -165,7 +165,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     match ended {
         EndReason::Signal(signal) => tracing::info!(signal, "stopped"),
         EndReason::Target if !targets.is_empty() => {
-            stderr_line!("jvmprof: the recorded processes have ended")
+            stderr_line!("jvmprof: the recorded processes have ended");
         }
         EndReason::Target | EndReason::Time => {}
     }
@@ -202,11 +202,11 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     JvmTime::add_stops(&mut summary.jvms, &stops, &names);
     summary.threads = args.threads.then(|| ThreadShare::of_batch(&batches[0]));
     let text = serde_json::to_string(&summary)? + "\n";
-    if let Some(json) = json {
-        if let Err(error) = json.write(&text) {
-            stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
-            failed = Some(error);
-        }
+    if let Some(json) = json
+        && let Err(error) = json.write(&text)
+    {
+        stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
+        failed = Some(error);
     }
     if args.prints_json() {
         print_report(&text)?;
