@@ -119,6 +119,53 @@ fn a_concatenation_allocates_what_the_compiler_leaves_of_it() {
     }
 }
 
+/// Starts one thread after the other, each of which ends before it has filled its first buffer, and
+/// says how many bytes they have allocated together.
+const SHORT_LIVED: &str = r#"
+import java.lang.management.ManagementFactory;
+
+public class ShortLived {
+    static volatile byte[] kept;
+    static long sum;
+    static void allocate() {
+        for (int i = 0; i < 20; i++) kept = new byte[10_000];
+        com.sun.management.ThreadMXBean bean = (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
+        sum += bean.getThreadAllocatedBytes(Thread.currentThread().getId());
+    }
+    public static void main(String[] args) throws Exception {
+        allocate();
+        sum = 0;
+        // The JVM is found, and its functions, before what is measured begins.
+        for (long end = System.nanoTime() + 6_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        for (int i = 0; i < 600; i++) {
+            Thread thread = new Thread(ShortLived::allocate);
+            thread.start();
+            thread.join();
+        }
+        java.nio.file.Files.write(java.nio.file.Paths.get(args[0]), Long.toString(sum).getBytes());
+    }
+}
+"#;
+
+#[test]
+fn what_threads_allocate_that_end_soon_is_counted() {
+    let _alone = alone();
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "ShortLived", SHORT_LIVED);
+    let written = dir.path().join("sum");
+    for (feature, home) in jdks() {
+        let java = home.join("bin/java");
+        let [java, classes, written] =
+            [&java, &classes, &written].map(|path| path.to_str().expect("a path in UTF-8"));
+        let summary = record_json(&["-e", "alloc", "--", java, "-cp", classes, "ShortLived", written]);
+        let sum: f64 = fs::read_to_string(written).expect("the program says it").parse().expect("a number");
+        let bytes = summary["allocation"]["bytes"].as_f64().expect("a number");
+        println!("JDK {feature}: {bytes} of {sum}");
+        // What the other threads allocate comes to it.
+        assert!(bytes > 0.99 * sum && bytes < 1.2 * sum, "JDK {feature}: {bytes} of {sum}");
+    }
+}
+
 #[test]
 fn the_class_can_be_a_label() {
     let _alone = alone();

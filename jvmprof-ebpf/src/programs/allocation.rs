@@ -1,8 +1,8 @@
-//! Allocations in a JVM's heap: the uprobes `alloc_in_new_tlab` and `alloc_outside_tlab`. They
-//! follow what each thread has allocated, keep some events at random by bytes, whose stacks are
-//! walked, and name some buffers that were given up for a census.
+//! Allocations in a JVM's heap: the uprobes `alloc_in_new_tlab` and `alloc_outside_tlab`, and
+//! `alloc_thread_end`. They follow what each thread has allocated, keep some events at random by
+//! bytes, whose stacks are walked, and name some buffers that were given up for a census.
 //!
-//! Arguments: openjdk src/hotspot/share/gc/shared/allocTracer.hpp.
+//! Arguments: openjdk src/hotspot/share/gc/shared/allocTracer.hpp, services/threadService.hpp.
 
 use aya_ebpf::{
     EbpfContext,
@@ -83,6 +83,17 @@ fn alloc_outside_tlab(ctx: ProbeContext) -> u32 {
     let regs = unsafe { &*ctx.regs };
     if let Some(allocation) = Allocation::of_target(&ctx, regs.rdi, regs.rdx, regs.rcx, 0, 0) {
         handle(&ctx, &allocation);
+    }
+    0
+}
+
+/// `ThreadService::remove_thread(thread, is_daemon)`: a thread ends, and has retired its buffer.
+#[uprobe]
+fn alloc_thread_end(ctx: ProbeContext) -> u32 {
+    // SAFETY: as above.
+    let regs = unsafe { &*ctx.regs };
+    if let Some(allocation) = Allocation::of_target(&ctx, 0, 0, regs.rdi, 0, 0) {
+        end_thread(&allocation);
     }
     0
 }
@@ -180,13 +191,7 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
         // What a thread allocates first, or first after a collection, depends on where it was, and
         // not on how much of it there is. Where a thread fills buffers, these alone are draws.
         let is_drawn = used != 0 && (is_filled || state.has_filled == 0);
-        if allocation.target.census_interval != 0
-            && is_due(&mut state.to_census, used, allocation.target.census_interval)
-            && used <= state.tlab_bytes
-            && is_filled
-        {
-            name_tlab(allocation, state, used);
-        }
+        name_if_due(allocation, state, used, collections);
         state.allocated = allocated;
         state.outside = 0;
         state.tlab_start = allocation.tlab_start;
@@ -207,6 +212,36 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
     }
     let is_kept = is_due(&mut state.to_sample, weighed.bytes, allocation.target.interval);
     Some(if is_kept { weighed } else { Weighed::default() })
+}
+
+/// Counts what a thread that ends has allocated since its last event, and forgets it.
+#[inline(always)]
+fn end_thread(allocation: &Allocation) {
+    let Some(totals) = totals_of(allocation.tgid) else { return };
+    let Some(state) = ALLOCATING_THREADS.get_ptr_mut(allocation.tid) else { return };
+    // SAFETY: the state is this thread's, and only its own events touch it.
+    let state = unsafe { &mut *state };
+    let is_same = state.thread == allocation.thread && state.start_ns == allocation.target.start_ns;
+    let allocated = allocation.allocated_bytes().filter(|allocated| is_same && *allocated >= state.allocated);
+    if let Some(allocated) = allocated {
+        let used = (allocated - state.allocated).saturating_sub(state.outside);
+        add!(totals, inside, used);
+        name_if_due(allocation, state, used, allocation.collections());
+    }
+    let _ = ALLOCATING_THREADS.remove(allocation.tid);
+}
+
+/// Names the buffer that a thread gives up for a census, if chance says so and it may still be
+/// there.
+#[inline(always)]
+fn name_if_due(allocation: &Allocation, state: &mut AllocatingThread, used: u64, collections: u64) {
+    if allocation.target.census_interval != 0
+        && is_due(&mut state.to_census, used, allocation.target.census_interval)
+        && used <= state.tlab_bytes
+        && state.collections == collections
+    {
+        name_tlab(allocation, state, used);
+    }
 }
 
 /// Begins to follow a thread.

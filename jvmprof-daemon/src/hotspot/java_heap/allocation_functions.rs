@@ -20,6 +20,8 @@ const CLASS: &str = "_ZN11AllocTracer";
 /// How they go on: since JDK 11, and in JDK 8. What follows are the types of their arguments.
 const IN_NEW_TLAB: [&str; 2] = ["27send_allocation_in_new_tlabE", "33send_allocation_in_new_tlab_eventE"];
 const OUTSIDE_TLAB: [&str; 2] = ["28send_allocation_outside_tlabE", "34send_allocation_outside_tlab_eventE"];
+/// `ThreadService::remove_thread(JavaThread*, bool)`, by which a JVM forgets a thread that ends.
+const THREAD_END: &str = "_ZN13ThreadService13remove_threadEP10JavaThreadb";
 /// The arguments that the kernel program reads: class, object, sizes, thread. JDK 8 passes neither
 /// object nor thread before 8u262.
 const WITH_THREAD: [&str; 2] = ["P10JavaThread", "P6Thread"];
@@ -65,19 +67,26 @@ pub fn find_allocation_functions(
         Ok(found) => found,
         Err(error) => find_in_debug_file(&own, downloads).unwrap_or(Err(error))?,
     };
-    let [in_new_tlab, outside_tlab] = found.map(|address| file_offset(&own, address));
-    match (in_new_tlab, outside_tlab) {
-        (Some(in_new_tlab), Some(outside_tlab)) => {
-            Ok(AllocationFunctions { in_new_tlab: in_new_tlab.0, outside_tlab: outside_tlab.0 })
-        }
-        _ => Err(FunctionsError::Unreadable),
-    }
+    let offset = |address| file_offset(&own, address).map(|offset| offset.0);
+    let [in_new_tlab, outside_tlab] = found.reports.map(offset);
+    let (Some(in_new_tlab), Some(outside_tlab)) = (in_new_tlab, outside_tlab) else {
+        return Err(FunctionsError::Unreadable);
+    };
+    let thread_end = found.thread_end.and_then(offset);
+    Ok(AllocationFunctions { in_new_tlab, outside_tlab, thread_end })
+}
+
+/// The stated addresses of the functions.
+struct FunctionAddresses {
+    /// Those that report allocations in a new buffer, and outside of buffers.
+    reports: [Svma; 2],
+    thread_end: Option<Svma>,
 }
 
 fn find_in_debug_file<S: ByteSource>(
     own: &ElfFile<S>,
     downloads: Option<&Path>,
-) -> Option<Result<[Svma; 2], FunctionsError>> {
+) -> Option<Result<FunctionAddresses, FunctionsError>> {
     let downloads = downloads.map(Path::to_owned);
     let locator = DebugFileLocator { process_root: None, host: true, downloads };
     let debug = locator.by_build_id(own.build_id()?)?;
@@ -86,11 +95,10 @@ fn find_in_debug_file<S: ByteSource>(
     debug.check_unchanged().is_ok().then_some(found)
 }
 
-/// Returns the stated addresses of the two functions.
-fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], FunctionsError> {
+fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<FunctionAddresses, FunctionsError> {
     let no_symbols = FunctionsError::NoSymbols(file.build_id());
     let (symbols, strings) = symtab(file).ok_or(no_symbols)?;
-    let (mut names, mut has_others) = ([None; 2], false);
+    let (mut names, mut thread_end, mut has_others) = ([None; 2], None, false);
     for_each_chunk(file, strings, MAX_NAME, |start, bytes| {
         for at in find_iter(bytes, CLASS) {
             let Some(end) = memchr::memchr(0, &bytes[at..]) else { continue };
@@ -107,12 +115,22 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], Functions
                 }
             }
         }
+        let is_whole = |at: &usize| {
+            let before = at.checked_sub(1).map(|before| bytes[before]);
+            before == Some(0) && bytes.get(at + THREAD_END.len()) == Some(&0)
+        };
+        let found = find_iter(bytes, THREAD_END).find(is_whole);
+        thread_end = thread_end.or(found.map(|at| start + at as u64));
     });
     if names.contains(&None) {
         return Err(if has_others { FunctionsError::NoThread } else { no_symbols });
     }
+    let [in_new_tlab, outside_tlab] = names;
+    let names = [in_new_tlab, outside_tlab, thread_end];
     match find_addresses(file, symbols, &[elf::STT_FUNC], names) {
-        [Some(in_new_tlab), Some(outside_tlab)] => Ok([in_new_tlab, outside_tlab]),
+        [Some(in_new_tlab), Some(outside_tlab), thread_end] => {
+            Ok(FunctionAddresses { reports: [in_new_tlab, outside_tlab], thread_end })
+        }
         _ => Err(no_symbols),
     }
 }

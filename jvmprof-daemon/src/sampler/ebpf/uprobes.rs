@@ -18,6 +18,7 @@ const TAIL_CALLED: [&str; 3] = ["probe_leaf", "probe_unwind", "probe_frozen"];
 const PROGRAMS: &str = "PROBE_PROGRAMS";
 const IN_NEW_TLAB: &str = "alloc_in_new_tlab";
 const OUTSIDE_TLAB: &str = "alloc_outside_tlab";
+const THREAD_END: &str = "alloc_thread_end";
 const PAUSE_BEGIN: &str = "pause_begin";
 const PAUSE_REACHED: &str = "pause_reached";
 const PAUSE_END: &str = "pause_end";
@@ -27,6 +28,8 @@ const PAUSE_END: &str = "pause_end";
 pub struct AllocationFunctions {
     pub in_new_tlab: u64,
     pub outside_tlab: u64,
+    /// That by which they forget a thread that ends; `None` if it isn't found.
+    pub thread_end: Option<u64>,
 }
 
 /// The same of the functions that stop threads and let them go on: see
@@ -44,7 +47,9 @@ pub struct ProbedFunctions(Vec<(&'static str, u64)>);
 
 impl From<AllocationFunctions> for ProbedFunctions {
     fn from(functions: AllocationFunctions) -> Self {
-        Self(vec![(IN_NEW_TLAB, functions.in_new_tlab), (OUTSIDE_TLAB, functions.outside_tlab)])
+        let reports = [(IN_NEW_TLAB, functions.in_new_tlab), (OUTSIDE_TLAB, functions.outside_tlab)];
+        let thread_end = functions.thread_end.map(|offset| (THREAD_END, offset));
+        Self(reports.into_iter().chain(thread_end).collect())
     }
 }
 
@@ -79,7 +84,7 @@ impl AttachedProbes {
 impl AllocationProbes {
     pub(super) fn load(ebpf: &mut Ebpf) -> Result<Self, SamplerError> {
         let targets = load_tail_calls(ebpf, PROGRAMS, TAIL_CALLED)?;
-        for name in [IN_NEW_TLAB, OUTSIDE_TLAB] {
+        for name in [IN_NEW_TLAB, OUTSIDE_TLAB, THREAD_END] {
             load_program(ebpf, name)?;
         }
         Ok(Self { _targets: targets })
