@@ -156,8 +156,8 @@ impl Blockers {
     }
 
     /// Names what a thread waited for, as far as what was read of it is valid, and returns the
-    /// stack of the thread that had it, if it is known. `span`: the time of the wait, or of the part
-    /// of it that the record is of. `began_ns`: when the wait began.
+    /// stack of the thread that had it, if it is known. `span`: the time of the wait, or of the
+    /// part of it that the record is of. `began_ns`: when the wait began.
     pub(super) fn name(
         &mut self,
         key: ProcessKey,
