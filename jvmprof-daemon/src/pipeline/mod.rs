@@ -480,10 +480,15 @@ impl State {
             }
         }
         if let (Some((stack, weight)), Some(off_cpu)) = (holder, &mut self.off_cpu) {
-            let label_key = self.targets.process_label_key(process.key, EventType::LockHolder);
-            let window = self.windows.aggregator(EventType::LockHolder, CONTENTION_PERIOD);
-            window.add_unlabelled(label_key, stack, weight);
             off_cpu.count_holder();
+            let label_key = self.targets.process_label_key(process.key, EventType::LockHolder);
+            let jvm = self.symbolizer.jvm_labels(process.key);
+            let window = self.windows.aggregator(EventType::LockHolder, CONTENTION_PERIOD);
+            match self.targets.evaluate_rules(process, jvm, label_key, header.start_ns) {
+                LabelDecision::Dropped => {}
+                LabelDecision::Awaited => window.add_unlabelled(label_key, stack, weight),
+                LabelDecision::Labels(labels) => window.add(&labels, label_key, stack, weight),
+            }
         }
         if has_new_key {
             self.table.expect_context(pid, now);

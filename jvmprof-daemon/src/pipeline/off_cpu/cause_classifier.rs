@@ -1,10 +1,13 @@
 //! The cause of a wait, as far as its evidence proves one: frames of its stack, the system call,
 //! and the thread's state.
 
-use crate::profile::model::{Frame, FrameKind};
+use std::fs;
+
+use jvmprof_common::off_cpu::WaitRecord;
 
 use super::cause::{Cause, CodeKind};
 use super::cause_rules::{BLOCK_DEVICE, DESCRIPTOR, FunctionRule, JVM, KERNEL, SYSTEM_CALLS};
+use crate::profile::model::{Frame, FrameKind};
 
 /// What is known of a wait beside its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +20,43 @@ pub(super) enum Evidence {
     SystemCall(u32),
     /// It was in none: an exception or an interrupt.
     NoSystemCall,
+    /// It read or wrote a descriptor of this kind.
+    Descriptor(DescriptorKind),
+}
+
+/// What a descriptor is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum DescriptorKind {
+    Socket,
+    /// A file or a pipe.
+    File,
+}
+
+impl DescriptorKind {
+    /// Returns the cause of waits for such a descriptor.
+    pub(super) const fn cause(self) -> Cause {
+        match self {
+            Self::Socket => Cause::Socket,
+            Self::File => Cause::File,
+        }
+    }
+
+    /// Returns the kind of a waiting thread's descriptor, if it is in a system call that waits for
+    /// what the descriptor is of; `None` if that decides nothing, or can't be read. `pid`: its
+    /// process.
+    pub(super) fn of_call(pid: u32, system_call: u64, descriptor: u64) -> Option<Self> {
+        // read, write, readv, writev
+        const CALLS: [u64; 4] = [0, 1, 19, 20];
+        let descriptor = u32::try_from(descriptor).ok().filter(|_| CALLS.contains(&system_call))?;
+        // The link alone: asking the file itself would wait for a file system that hangs.
+        let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+        let link = link.as_os_str().as_encoded_bytes();
+        let is_file = link.starts_with(b"pipe:") || link.starts_with(b"/") && !link.starts_with(b"/dev/");
+        match link.starts_with(b"socket:") {
+            true => Some(Self::Socket),
+            false => is_file.then_some(Self::File),
+        }
+    }
 }
 
 impl Evidence {
@@ -26,11 +66,36 @@ impl Evidence {
     }
 }
 
+/// Values of [`WaitRecord::system_call`] that no call has: the thread reads or writes a descriptor
+/// of this kind, which the daemon has found.
+const ON_SOCKET: u64 = 1 << 32;
+const ON_FILE: u64 = 2 << 32;
+
+/// Returns the value of [`WaitRecord::system_call`] of a call that waits for such a descriptor.
+pub(super) const fn call_on_descriptor(kind: DescriptorKind) -> u64 {
+    match kind {
+        DescriptorKind::Socket => ON_SOCKET,
+        DescriptorKind::File => ON_FILE,
+    }
+}
+
+/// Returns what a record says of the cause, of a thread that waited for something.
+pub(super) fn evidence(record: &WaitRecord) -> Evidence {
+    match record.system_call {
+        ON_SOCKET => Evidence::Descriptor(DescriptorKind::Socket),
+        ON_FILE => Evidence::Descriptor(DescriptorKind::File),
+        // Numbers of other kinds of calls have a bit above these.
+        number @ 0..0x1_0000 => Evidence::SystemCall(number as u32),
+        _ => Evidence::NoSystemCall,
+    }
+}
+
 /// Returns the cause of a wait. `frames`: leaf first, without those of the scheduler.
 pub(super) fn cause_of<'a>(evidence: Evidence, frames: impl Iterator<Item = &'a Frame> + Clone) -> Cause {
     let system_call = match evidence {
         Evidence::Runnable => return Cause::Runnable,
         Evidence::OutOfQuota => return Cause::CpuQuota,
+        Evidence::Descriptor(kind) => return kind.cause(),
         Evidence::SystemCall(number) => Some(number),
         Evidence::NoSystemCall => None,
     };
@@ -127,6 +192,26 @@ mod tests {
 
     fn cause(evidence: Evidence, frames: &[Frame]) -> Cause {
         cause_of(evidence, frames.iter())
+    }
+
+    #[test]
+    fn a_descriptor_says_what_a_read_waits_for() {
+        use std::os::fd::AsRawFd as _;
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let (pipe, _writer) = std::io::pipe().expect("a pipe");
+        let file = tempfile::tempfile().expect("a file");
+        let null = fs::File::open("/dev/null").expect("it is there");
+        let kind = |system_call, descriptor: i32| {
+            DescriptorKind::of_call(std::process::id(), system_call, descriptor as u64)
+        };
+        assert_eq!(kind(0, socket.as_raw_fd()), Some(DescriptorKind::Socket));
+        assert_eq!(kind(20, pipe.as_raw_fd()), Some(DescriptorKind::File));
+        assert_eq!(kind(1, file.as_raw_fd()), Some(DescriptorKind::File));
+        assert_eq!(kind(0, null.as_raw_fd()), None, "another device");
+        assert_eq!(kind(202, socket.as_raw_fd()), None, "a futex has none");
+        assert_eq!(kind(0, -1), None);
+        let socket = Evidence::Descriptor(DescriptorKind::Socket);
+        assert_eq!(cause(socket, &[java("sun.nio.ch.SocketDispatcher.read0")]), Cause::Socket);
     }
 
     #[test]

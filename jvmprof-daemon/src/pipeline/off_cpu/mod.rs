@@ -48,7 +48,7 @@ use crate::profile::model::Batch;
 use crate::sampler::{OffCpuMaps, SamplerError, StackSample};
 use blockers::{Blockers, NamedBlocker};
 pub use cause::Cause;
-use cause_classifier::Evidence;
+use cause_classifier::{Evidence, evidence};
 pub(super) use contentions::CONTENTION_PERIOD;
 use holder_leaves::HolderLeaves;
 use holder_stacks::TimeSpan;
@@ -373,14 +373,6 @@ fn probability(waited_ns: u64, interval: u64) -> f64 {
 /// Returns the count and value that waits stand for.
 pub(super) fn estimate(weight: SampleWeight) -> (u64, u64) {
     ((weight.count as f64 / COUNT_PARTS).round() as u64, weight.value)
-}
-
-fn evidence(record: &WaitRecord) -> Evidence {
-    match u32::try_from(record.system_call) {
-        // Numbers of other kinds of calls have a bit above these.
-        Ok(number) if number < 1 << 16 => Evidence::SystemCall(number),
-        _ => Evidence::NoSystemCall,
-    }
 }
 
 #[cfg(test)]

@@ -12,13 +12,16 @@ use jvmprof_common::off_cpu::{FollowedThread, ReportedPart, WaitRecord, WaitingT
 use nix::time::{ClockId, clock_gettime};
 
 use super::blockers::Blockers;
+use super::cause_classifier::{DescriptorKind, call_on_descriptor};
 use crate::clock::monotonic_ns;
 use crate::hotspot::{LiveMemory, ProcessMemory};
 use crate::sampler::{OffCpuMaps, StackSample};
 use crate::types::Avma;
 
 const PAGE: u64 = 4096;
-/// Index of `rsp` in [`WaitingThread::registers`].
+/// Indices of [`WaitingThread::registers`].
+const RDI: usize = 14;
+const ORIG_RAX: usize = 15;
 const RSP: usize = 19;
 /// Shorter waits are reported when they end: the kernel program searches for a part only from here
 /// on.
@@ -207,17 +210,18 @@ fn take_sample(
     let (blocker, monitor_owner) = blockers.inspect(waiting.pid, waiting.thread_pointer, monotonic_ns());
     let held_monitor = blockers.held_by(maps, waiting.pid, waiting.thread_pointer, waiting.registers[RSP]);
     let context = read_context(&waiting);
+    let [descriptor, system_call] = [RDI, ORIG_RAX].map(|register| waiting.registers[register]);
+    let kind = DescriptorKind::of_call(waiting.pid, system_call, descriptor);
     // It may have gone on while its stack was read. What goes on after this time had this stack
     // then.
     let taken_ns = monotonic_ns();
     goes_on(maps, part).then_some(())?;
-    const ORIG_RAX: usize = 15;
     let record = WaitRecord {
         waited_ns: part.part_ns,
         queued_ns: 0,
         interval: part.interval,
         state: u64::from(waiting.state),
-        system_call: waiting.registers[ORIG_RAX],
+        system_call: kind.map_or(system_call, call_on_descriptor),
         blocker,
         monitor_owner,
         throttled_ns: 0,

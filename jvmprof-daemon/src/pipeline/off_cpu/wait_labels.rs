@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::blockers::NamedBlocker;
 use super::cause::Cause;
-use super::cause_classifier::{Evidence, cause_of};
+use super::cause_classifier::{DescriptorKind, Evidence, cause_of};
 use super::idle::IdleRules;
 use jvmprof_common::blocker::BlockerKind;
 
@@ -66,6 +66,7 @@ impl WaitLabels {
                 Evidence::OutOfQuota => Cause::CpuQuota.as_str().to_owned(),
                 Evidence::SystemCall(number) => number.to_string(),
                 Evidence::NoSystemCall => String::new(),
+                Evidence::Descriptor(kind) => kind.cause().as_str().to_owned(),
             };
             let is_named = blocker.class.is_some() || blocker.holder.is_some();
             let kind = is_named.then(|| label(BLOCKER_KIND_LABEL, &blocker.kind.to_string()));
@@ -145,6 +146,8 @@ fn parse(value: &str) -> Evidence {
     match value {
         "runnable" => Evidence::Runnable,
         "cpu_quota" => Evidence::OutOfQuota,
+        "socket" => Evidence::Descriptor(DescriptorKind::Socket),
+        "file" => Evidence::Descriptor(DescriptorKind::File),
         number => number.parse().map_or(Evidence::NoSystemCall, Evidence::SystemCall),
     }
 }
@@ -238,6 +241,8 @@ mod tests {
             (Evidence::OutOfQuota, "[wait: cpu_quota]"),
             (Evidence::NoSystemCall, "[wait: other]"),
             (Evidence::SystemCall(7), "[wait: poll]"),
+            (Evidence::Descriptor(DescriptorKind::Socket), "[wait: socket]"),
+            (Evidence::Descriptor(DescriptorKind::File), "[wait: file]"),
         ] {
             let mut batch = waits(evidence, &["f"]);
             WaitLabels::default().name_causes(&mut batch, &IdleRules::with(&[]));
