@@ -88,8 +88,12 @@
   /// Which functions of the JDK are shown like the application's; null for none.
   jvmprof.isExpanded = (edits) => matcher(edits, "expand");
 
-  /// Whether an edit does something to the view of these frames.
-  jvmprof.hasEffect = ({ kind }, frames) => kind !== "expand" || frames === "app";
+  /// Whether an edit does something to the view of these frames, of data that says, or doesn't, in
+  /// what its samples were taken.
+  jvmprof.hasEffect = function ({ kind }, frames, hasActivities = true) {
+    if (kind === "activity" || kind === "thread") return hasActivities;
+    return kind !== "expand" || frames === "app";
+  };
 
   /// Whether the edits leave no sample out and no frame.
   jvmprof.isWhole = (edits) => edits.every(({ kind }) => kind === "expand");

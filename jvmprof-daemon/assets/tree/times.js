@@ -40,7 +40,8 @@
     /// milliseconds.
     slots(step, count, activities = null, threadKinds = null) {
       const slots = new Float64Array(count);
-      const kept = this.nodes.map((_, entry) => jvmprof.isSampledIn(this.activities[entry], activities, threadKinds));
+      const isKept = (entry) => !this.activities.length || jvmprof.isSampledIn(this.activities[entry], activities, threadKinds);
+      const kept = this.nodes.map((_, entry) => isKept(entry));
       for (let i = 0; i < this.times.length; i++) {
         const slot = Math.floor(this.times[i] / step);
         if (slot < count && kept[this.entries[i]]) slots[slot]++;

@@ -13,10 +13,11 @@
       this.node = element("div.edits", { role: "group", "aria-label": "What is shown of the profile", hidden: true });
     }
 
-    /// Shows those that do something to the view of these `frames`; the others stay as they are.
-    show(edits, part, frames) {
+    /// Shows those that do something to the view of these `frames`, of data that says in what its
+    /// samples were taken or doesn't; the others stay as they are.
+    show(edits, part, frames, hasActivities) {
       this.texts = edits.map(({ text }) => text);
-      this.shown = edits.filter((edit) => jvmprof.hasEffect(edit, frames));
+      this.shown = edits.filter((edit) => jvmprof.hasEffect(edit, frames, hasActivities));
       this.node.hidden = this.shown.length === 0 && !part;
       const chip = (title, onclick) => {
         const remove = element("button.chip-remove", { type: "button", "aria-label": `Take back: ${title}`, title: "Take back", onclick }, icon("close"));

@@ -170,7 +170,7 @@
       const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) };
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.edits.show(edits, part, frames);
+      this.edits.show(edits, part, frames, Boolean(this.data.nodes.activity?.length));
       this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.data.total });
@@ -408,7 +408,7 @@
         if (before.search !== this.state.search) this.search();
         if (before.colour !== this.state.colour) this.recolour();
       }
-      this.onState(changes, GONE_BACK_FROM.some((name) => name in changes));
+      this.onState(changes, GONE_BACK_FROM.some((name) => before[name] !== this.state[name]));
     }
 
     recolour() {

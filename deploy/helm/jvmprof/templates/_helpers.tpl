@@ -35,7 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- /* Capabilities beside the five. Linux 6.16 and later demand SYS_ADMIN for uprobes, by which allocation and pauses are seen. */ -}}
 {{- define "jvmprof.extraCapabilities" -}}
 {{- $capabilities := .Values.extraCapabilities | default list -}}
-{{- if or (index .Values.config "alloc-enabled") (index .Values.config "pauses") -}}
+{{- if or (index .Values.config "alloc-enabled") (index .Values.config "alloc_enabled") (index .Values.config "pauses") -}}
 {{- $capabilities = append $capabilities "SYS_ADMIN" -}}
 {{- end -}}
 {{- with $capabilities -}}

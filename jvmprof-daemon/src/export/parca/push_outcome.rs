@@ -159,11 +159,16 @@ impl PushOutcome {
     /// Returns the outcome that a failure by HTTP means, whoever between us and the server it is
     /// from.
     pub(in crate::export) fn of_http_status(status: StatusCode, body: &str) -> Self {
-        if let Some(mismatch) = tls_mismatch::of_page(body) {
+        let is_page = status == StatusCode::BAD_REQUEST;
+        if let Some(mismatch) = tls_mismatch::of_page(body).filter(|_| is_page) {
             return Self::not_stored(mismatch.to_string());
         }
         let shown: String = body.trim().chars().take(SHOWN_CHARACTERS).collect();
         let message = format!("HTTP {status}: {shown}");
+        if is_page && tls_mismatch::wants_certificate(body) {
+            let message = format!("the server wants a client certificate that it trusts: {message}");
+            return Self::not_stored(message);
+        }
         let (code, is_refused) = match status.as_u16() {
             400 | 422 => (Code::InvalidArgument, true),
             413 => (Code::ResourceExhausted, true),

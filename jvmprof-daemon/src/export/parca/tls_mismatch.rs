@@ -109,6 +109,14 @@ pub(in crate::export) fn of_page(page: &str) -> Option<TlsMismatch> {
     TEXTS.iter().any(|text| page.contains(text)).then_some(TlsMismatch::OnlyTheServer)
 }
 
+/// Returns true if a page says that the client's certificate is missing, or isn't trusted: servers
+/// that ask for it after the handshake refuse the request itself.
+pub(in crate::export) fn wants_certificate(page: &str) -> bool {
+    // nginx `ngx_http_special_response.c`
+    const TEXTS: [&str; 2] = ["No required SSL certificate was sent", "The SSL certificate error"];
+    TEXTS.iter().any(|text| page.contains(text))
+}
+
 /// Returns the mismatch that an error and its causes show.
 pub(in crate::export) fn of_cause(error: &(dyn Error + 'static)) -> Option<TlsMismatch> {
     anyhow::Chain::new(error).find_map(of_one)

@@ -38,7 +38,7 @@ const LIMITS: ProfileLimits = ProfileLimits { bytes: (2 << 20) - (128 << 10), sa
 pub fn requests(batch: &Batch) -> io::Result<EncodedBatch> {
     let (profiles, limited) = (PushEncoder::with_all_types(batch), Cell::new(0));
     let labels = |of: &Series| {
-        let room = MAX_LABELS.saturating_sub(most_sample_labels(of));
+        let room = MAX_LABELS.saturating_sub(most_sample_labels(of)).max(OWN_LABELS);
         let (labels, of_series) = labels(batch.event, &of.labels, room);
         limited.set(limited.get() + of_series);
         labels
@@ -47,6 +47,9 @@ pub fn requests(batch: &Batch) -> io::Result<EncodedBatch> {
     let requests = requests.into_iter().map(|of_series| of_series.request).collect();
     Ok(EncodedBatch { requests, limited_labels: limited.get() })
 }
+
+/// Labels that each series has: its event, its service, and that of allocation.
+const OWN_LABELS: usize = 3;
 
 /// The most labels that a sample of a series adds to the series's own. Pyroscope makes a series of
 /// each set of them, and counts them for its limit (`pkg/model/pprofsplit`), but for spans, and

@@ -57,6 +57,12 @@ test("an expanded package has an effect in the application's view alone", () => 
   assert.equal(jvmprof.hasEffect(hide, "all"), true);
 });
 
+test("a kind of thread has an effect where it is known of samples", () => {
+  for (const edit of ["thread:gc", "activity:gc"].map(jvmprof.parseEdit)) {
+    assert.deepEqual([true, false].map((isKnown) => jvmprof.hasEffect(edit, "all", isKnown)), [true, false]);
+  }
+});
+
 test("rows attribute what is native to the nearest Java caller", () => {
   const data = treeOf([["acme.Shop.serve;native:memcpy", 4], ["acme.Shop.serve", 1], ["native:gc", 2]]);
   const { root } = jvmprof.buildTree(data, jvmprof.functions(data));
