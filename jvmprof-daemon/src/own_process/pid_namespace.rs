@@ -11,7 +11,8 @@ const INITIAL: &str = "pid:[4026531836]";
 
 /// What to do where pids aren't the host's.
 pub const ADVICE: &str = "run with the host's pids: on the host itself, with `docker run --pid=host`, or \
-                          with `hostPID: true` (Kubernetes)";
+                          with `hostPID: true` (Kubernetes); in a node that is a container itself, as \
+                          kind's are, this can't be had";
 
 /// Returns true if the pids that this process sees are the host's.
 ///

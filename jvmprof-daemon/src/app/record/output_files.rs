@@ -1,11 +1,13 @@
 //! The files that `record` writes; the ending of a name selects the format.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use nix::unistd::geteuid;
 use tempfile::NamedTempFile;
 
 use crate::app::errors::UsageError;
@@ -38,28 +40,26 @@ enum Destination {
     /// A temporary file in the folder of the path that it gets: a file under its own name is always
     /// whole.
     Renamed { file: NamedTempFile, target: PathBuf },
-    /// A pipe or a device: what is there is written to, not replaced.
+    /// A device, or a pipe of this user: what is there is written to, not replaced.
     InPlace(File),
 }
-
-/// Symbolic links that are followed from one to the next, as many as the kernel follows.
-const MAX_LINKS: usize = 40;
 
 impl Destination {
     /// # Errors
     /// The folder can't be written to, or what is there can't be.
     fn open(path: &Path) -> Result<Self, UsageError> {
-        let there = fs::metadata(path).ok().map(|metadata| metadata.file_type());
-        if there.is_some_and(|it| it.is_dir()) {
+        // Of the path itself: where a link leads is the choice of whoever made it, in a folder such
+        // as /tmp, and so is who reads a pipe. Those are replaced.
+        let there = fs::symlink_metadata(path).ok();
+        if there.as_ref().is_some_and(Metadata::is_dir) {
             return Err(UsageError(format!("cannot write {}: it is a folder", path.display())));
         }
-        if there.is_some_and(|it| !it.is_file()) {
+        if there.is_some_and(|it| is_written_in_place(&it)) {
             // A pipe without a reader lets nobody write: this waits for one.
             let file = File::options().write(true).open(path);
             return Ok(Self::InPlace(file.map_err(|error| not_writable(path, &error))?));
         }
-        let target = link_target(path);
-        let folder = folder_of(&target);
+        let folder = folder_of(path);
         let file = NamedTempFile::with_prefix_in(".jvmprof-", folder).map_err(|error| {
             let (path, folder_name) = (path.display(), folder.display());
             // Only the kind: the error itself names a temporary file.
@@ -77,7 +77,7 @@ impl Destination {
                 }
             ))
         })?;
-        Ok(Self::Renamed { file, target })
+        Ok(Self::Renamed { file, target: path.to_owned() })
     }
 
     fn file(&self) -> &File {
@@ -110,15 +110,9 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Returns where symbolic links lead, also if nothing is there: links stay, their target is
-/// replaced.
-fn link_target(path: &Path) -> PathBuf {
-    let mut target = path.to_owned();
-    for _ in 0..MAX_LINKS {
-        let Ok(link) = fs::read_link(&target) else { break };
-        target = folder_of(&target).join(link);
-    }
-    target
+fn is_written_in_place(there: &Metadata) -> bool {
+    let kind = there.file_type();
+    kind.is_char_device() || kind.is_fifo() && there.uid() == geteuid().as_raw()
 }
 
 impl OutputFile {
@@ -273,30 +267,32 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_and_its_target_is_replaced() {
+    fn a_link_is_replaced_and_what_it_leads_to_stays() {
         let folder = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| folder.path().join(name);
-        fs::create_dir(at("b")).expect("it is writable");
-        std::os::unix::fs::symlink("b/old.svg", at("first.svg")).expect("it is writable");
-        std::os::unix::fs::symlink(at("first.svg"), at("x.svg")).expect("it is writable");
-        for is_there in [false, true] {
-            let output = OutputFile::prepare(&at("x.svg")).expect("it is writable");
-            output.destination.file().write_all(format!("{is_there}").as_bytes()).expect("written");
-            output.destination.finish().expect("renamed");
-            assert!(at("x.svg").is_symlink() && at("first.svg").is_symlink());
-            assert_eq!(fs::read_to_string(at("b/old.svg")).expect("a file"), format!("{is_there}"));
-        }
+        let [link, target] = ["x.svg", "other"].map(|name| folder.path().join(name));
+        fs::write(&target, "another's").expect("it is writable");
+        std::os::unix::fs::symlink(&target, &link).expect("it is writable");
+        let output = OutputFile::prepare(&link).expect("it is writable");
+        output.destination.file().write_all(b"ours").expect("written");
+        output.destination.finish().expect("renamed");
+        assert!(!link.is_symlink());
+        let read = |path| fs::read_to_string(path).expect("a file");
+        assert_eq!((read(&link), read(&target)), ("ours".to_owned(), "another's".to_owned()));
     }
 
     #[test]
-    fn a_device_is_written_to_and_not_replaced() {
+    fn pipes_and_devices_are_written_to_and_not_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("x.folded");
-        std::os::unix::fs::symlink("/dev/null", &path).expect("it is writable");
-        let output = OutputFile::prepare(&path).expect("it is writable");
-        assert!(matches!(output.destination, Destination::InPlace(_)), "{output:?}");
-        output.destination.finish().expect("nothing to do");
-        assert!(path.is_symlink() && !Path::new("/dev/null").is_file());
+        let pipe = folder.path().join("x.folded");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("it is writable");
+        // Whoever opens it for both doesn't wait.
+        let _reader = File::options().read(true).write(true).open(&pipe).expect("a pipe");
+        for path in [&*pipe, Path::new("/dev/null")] {
+            let destination = Destination::open(path).expect("it is writable");
+            assert!(matches!(destination, Destination::InPlace(_)), "{destination:?}");
+            destination.finish().expect("nothing to do");
+            assert!(!path.is_file());
+        }
     }
 
     #[test]

@@ -57,6 +57,8 @@ const FINDING: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct StillWaiting {
     reported: HashMap<u32, ReportedPart>,
+    /// Those of waits that had ended at the last inspection: their ends may still be on their way.
+    ended: HashMap<u32, ReportedPart>,
     /// Processes all of whose threads are followed.
     adopted: HashSet<u32>,
     /// Parts of waits that go on and could not be reported.
@@ -95,13 +97,11 @@ impl StillWaiting {
             thread.since_ns != 0 && now_ns.saturating_sub(thread.since_ns) >= LEAST_NS
         };
         let waiting: HashMap<u32, FollowedThread> = maps.threads().filter(waits).collect();
-        self.reported.retain(|tid, reported| {
-            let goes_on = waiting.get(tid).is_some_and(|thread| thread.since_ns == reported.since_ns);
-            if !goes_on {
-                maps.remove_reported(*tid);
-            }
-            goes_on
-        });
+        let has_ended = |tid: &u32, reported: &mut ReportedPart| {
+            waiting.get(tid).is_none_or(|thread| thread.since_ns != reported.since_ns)
+        };
+        self.ended = self.reported.extract_if(has_ended).collect();
+        self.ended.keys().for_each(|tid| maps.remove_reported(*tid));
         let part = |tid: &u32, thread: &FollowedThread| {
             let until = self.reported.get(tid).map_or(thread.since_ns, |reported| reported.until_ns);
             now_ns.saturating_sub(until)
@@ -162,8 +162,8 @@ impl StillWaiting {
     /// Returns when a wait of a thread began of which a record says `from_ns`: earlier if that is
     /// the rest of one that was reported in part. The owner of its monitor is that of the begin.
     pub(super) fn began_ns(&self, tid: u32, from_ns: u64) -> u64 {
-        let reported = self.reported.get(&tid);
-        let before = reported.filter(|part| part.until_ns.abs_diff(from_ns) <= PARTS_DISTANCE_NS);
+        let mut parts = [&self.reported, &self.ended].into_iter().filter_map(|parts| parts.get(&tid));
+        let before = parts.find(|part| part.until_ns.abs_diff(from_ns) <= PARTS_DISTANCE_NS);
         before.map_or(from_ns, |part| part.since_ns.min(from_ns))
     }
 

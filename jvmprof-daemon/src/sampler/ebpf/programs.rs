@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::perf_event::{
@@ -201,10 +202,11 @@ impl KernelPrograms {
         if let Some(off_cpu) = &mut self.off_cpu {
             off_cpu.detach(&mut self.ebpf);
         }
+        let has_one_cpu = self.links.len() == 1;
         for (_, link) in std::mem::take(&mut self.links) {
             self.detach_link(link);
         }
-        wait_for_running_programs();
+        wait_for_running_programs(has_one_cpu);
     }
 
     /// Returns the ring's descriptor, which is readable when a sample woke the reader.
@@ -332,13 +334,14 @@ impl KernelPrograms {
 
 /// Waits for the end of each kernel program that runs now, those of uprobes included, which are
 /// detached later. Programs run in a read-side section of RCU, and this call waits until all of
-/// these that have begun are over (`kernel/sched/membarrier.c`).
-fn wait_for_running_programs() {
+/// these that have begun are over (`kernel/sched/membarrier.c`), but where there is one CPU, and
+/// where some have no ticks of the clock: there programs get some time.
+fn wait_for_running_programs(has_one_cpu: bool) {
+    const ENOUGH: Duration = Duration::from_millis(50);
     // SAFETY: the call gets numbers alone.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if result != 0 {
-        let error = std::io::Error::last_os_error();
-        tracing::debug!(%error, "programs that still run aren't waited for: their samples may be missing");
+    if result != 0 || has_one_cpu {
+        std::thread::sleep(ENOUGH);
     }
 }
 

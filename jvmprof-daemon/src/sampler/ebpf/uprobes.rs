@@ -92,7 +92,7 @@ impl AllocationProbes {
 
     /// Returns run time in nanoseconds, stacks included, and number of runs.
     pub(super) fn run_time(&self, ebpf: &Ebpf) -> Option<(u64, u64)> {
-        run_time(ebpf, &[IN_NEW_TLAB, OUTSIDE_TLAB])
+        run_time(ebpf, &[IN_NEW_TLAB, OUTSIDE_TLAB, THREAD_END])
     }
 }
 
@@ -156,6 +156,10 @@ pub(super) fn attach(
     for &(name, offset) in &functions.0 {
         match attach_one(ebpf, name, file, offset) {
             Ok(link) => attached.push((name, link)),
+            // Without it the last buffers of threads aren't counted, and all else is.
+            Err(error) if name == THREAD_END => {
+                tracing::warn!(%error, file = %file.display(), "ends of threads aren't seen");
+            }
             Err(error) => {
                 detach(ebpf, AttachedProbes(attached));
                 return Err(error);
