@@ -38,7 +38,8 @@ pub use options::{DeliveryOptions, MAX_CONCURRENCY, SpoolPlan};
 
 use sink_queue::SinkQueue;
 
-/// Windows of all events whose batches wait for a sink to be encoded or stored; more are lost, and counted.
+/// Windows of all events whose batches wait for a sink to be encoded or stored; more are lost, and
+/// counted.
 const QUEUED_WINDOWS: usize = 3;
 const QUEUED_BATCHES: usize = QUEUED_WINDOWS * EventType::ALL.len();
 
