@@ -196,8 +196,11 @@ fn uprobes(pid: u32) -> usize {
     texts.filter(|text| text.contains("link_type:\tperf")).count()
 }
 
-/// Counts breakpoints at the functions that report allocations: bytes of the code that differ from
-/// the file's.
+/// Functions of a libjvm that have breakpoints: two that report allocations, and one that forgets a
+/// thread that ends.
+pub(crate) const BREAKPOINTS: usize = 3;
+
+/// Counts breakpoints at these functions: bytes of the code that differ from the file's.
 pub(crate) fn patched_bytes(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process runs");
     let line = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with("/libjvm.so"));
@@ -242,7 +245,7 @@ fn nothing_is_left_in_the_jvm() {
                 record.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs")
             });
             wait_until("both have uprobes", || recorders.iter().all(|it| uprobes(it.id()) > 0));
-            wait_until("the code has breakpoints", || patched_bytes(jvm.pid()) == 2);
+            wait_until("the code has breakpoints", || patched_bytes(jvm.pid()) == BREAKPOINTS);
             for recorder in &recorders {
                 signal(recorder.id(), how);
             }

@@ -11,7 +11,7 @@ use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use tempfile::TempDir;
 
-use crate::allocation::{BOXING, alone, patched_bytes, row, start, wait_until};
+use crate::allocation::{BOXING, BREAKPOINTS, alone, patched_bytes, row, start, wait_until};
 use crate::support::{
     Workload, compile, compile_java, has_file, jdks, jvmprof, record_json, scratch, signal,
 };
@@ -289,7 +289,7 @@ fn rules_choose_the_jvms_whose_allocations_are_seen() {
         unwanted.0
     ));
     wait_until("the one has profiles", || total(&daemon.allocated(jvms[0].pid())) > 0);
-    assert_eq!((patched_bytes(jvms[0].pid()), patched_bytes(jvms[1].pid())), (2, 0));
+    assert_eq!((patched_bytes(jvms[0].pid()), patched_bytes(jvms[1].pid())), (BREAKPOINTS, 0));
     daemon.stop();
     assert_eq!(daemon.allocated(jvms[1].pid()), []);
     let store = Store::open_for_reading(&daemon.dir.path().join("store")).expect("it was made");
@@ -431,7 +431,7 @@ fn a_libjvm_that_lies_harms_its_own_profile_alone() {
     wait_until("it is a JVM", || {
         fs::read_to_string(format!("/proc/{}/maps", lying.pid())).is_ok_and(|maps| maps.contains("libjvm.so"))
     });
-    wait_until("it believes where functions are", || patched_bytes(lying.pid()) == 2);
+    wait_until("it believes where functions are", || patched_bytes(lying.pid()) == BREAKPOINTS);
     let arrays = ARRAYS.to_string();
     let java = home.join("bin/java");
     let honest = Workload::start(&java, &["-Xmx64m", "-cp", classes_path, "Boxing", "1", &arrays]);
