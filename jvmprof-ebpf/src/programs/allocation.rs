@@ -221,12 +221,16 @@ fn end_thread(allocation: &Allocation) {
     let Some(state) = ALLOCATING_THREADS.get_ptr_mut(allocation.tid) else { return };
     // SAFETY: the state is this thread's, and only its own events touch it.
     let state = unsafe { &mut *state };
-    let is_same = state.thread == allocation.thread && state.start_ns == allocation.target.start_ns;
-    let allocated = allocation.allocated_bytes().filter(|allocated| is_same && *allocated >= state.allocated);
-    if let Some(allocated) = allocated {
-        let used = (allocated - state.allocated).saturating_sub(state.outside);
-        add!(totals, inside, used);
-        name_if_due(allocation, state, used, allocation.collections());
+    // Otherwise the state is of a thread that had the id before.
+    if state.thread == allocation.thread && state.start_ns == allocation.target.start_ns {
+        let allocated = allocation.allocated_bytes().filter(|allocated| *allocated >= state.allocated);
+        if let Some(allocated) = allocated {
+            let used = (allocated - state.allocated).saturating_sub(state.outside);
+            add!(totals, inside, used);
+            name_if_due(allocation, state, used, allocation.collections());
+        } else {
+            add!(totals, unfollowed_events, 1);
+        }
     }
     let _ = ALLOCATING_THREADS.remove(allocation.tid);
 }

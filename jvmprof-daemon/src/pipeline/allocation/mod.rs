@@ -35,7 +35,7 @@ use class_frames::{ClassFrames, marker};
 use estimate::StratumTable;
 use followed_jvm::FollowedJvm;
 use pace::Pace;
-use probed_files::{NoProbes, ProbedFiles, Purpose};
+use probed_files::{NoProbes, ProbedFiles, Purpose, REFUSED_IN_PART};
 
 /// What is wanted of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,9 @@ impl Default for AllocationOptions {
 pub struct AllocationCounts {
     /// JVMs whose allocations can't be seen, by reason.
     pub unseen_jvms: BTreeMap<&'static str, u64>,
+    /// JVMs, or libjvm files, in which ends of threads can't be seen, by reason: what threads have
+    /// allocated last isn't counted.
+    pub unseen_thread_ends: BTreeMap<&'static str, u64>,
     /// Events whose class is unknown.
     pub unknown_classes: u64,
     /// Events of JVMs that aren't followed any more.
@@ -191,7 +194,12 @@ impl AllocationProfiler {
             return;
         }
         let probed = match heap.as_ref().map(|_| self.files.request(process)) {
-            Some(Ok((file, _))) => Ok(file),
+            Some(Ok((file, functions))) => {
+                if functions.thread_end.is_none() {
+                    *self.counts.unseen_thread_ends.entry("no symbol").or_default() += 1;
+                }
+                Ok(file)
+            }
             Some(Err(NoProbes::Pending)) => return,
             Some(Err(NoProbes::Impossible(reason))) => Err(reason),
             None => Err("no heap layout"),
@@ -227,7 +235,11 @@ impl AllocationProfiler {
     /// called some times a second.
     pub(super) fn maintain(&mut self, sampler: &BackgroundSampler) {
         for reason in self.files.attach_and_detach(sampler) {
-            *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+            let unseen = match reason {
+                REFUSED_IN_PART => &mut self.counts.unseen_thread_ends,
+                _ => &mut self.counts.unseen_jvms,
+            };
+            *unseen.entry(reason).or_default() += 1;
         }
         if self.pace.is_due(Instant::now()) {
             let counted = self.maps.counted().collect::<Vec<_>>();

@@ -74,6 +74,9 @@ enum ProbeState {
     Refused,
 }
 
+/// The reason of a file in which the kernel has refused the uprobe at a function that isn't needed.
+pub(in crate::pipeline) const REFUSED_IN_PART: &str = "one uprobe refused";
+
 /// Files whose functions are remembered.
 const MAX_FILES: usize = 256;
 
@@ -201,6 +204,9 @@ impl<F: Clone> ProbedFiles<F> {
                 probes.state = match attach(&path, &probes.functions) {
                     Ok(attached) => {
                         tracing::debug!(path = %path.display(), "{} are seen", self.purpose.of);
+                        if !attached.are_complete(&probes.functions) {
+                            refused.push(REFUSED_IN_PART);
+                        }
                         ProbeState::Attached(attached)
                     }
                     Err(error) if error.is_missing_file() => {
@@ -232,7 +238,7 @@ mod tests {
 
     /// A file that processes of these paths have asked for.
     fn wanted(paths: &[&str]) -> ProbedFiles<()> {
-        let functions = |(): &()| ProbedFunctions::from(PauseFunctions { begin: 1, reached: 2, end: 3 });
+        let functions = |(): &()| ProbedFunctions::none();
         let purpose = Purpose { of: "tests", find: |_, _| Ok(()), functions };
         let mut files = ProbedFiles::new(purpose, None);
         let paths = paths.iter().map(PathBuf::from).collect();
@@ -258,6 +264,17 @@ mod tests {
         probes.paths.push("next".into());
         assert!(files.attach(|_, _| Ok(AttachedProbes::none())).is_empty());
         assert!(files.is_attached(FILE));
+    }
+
+    #[test]
+    fn a_file_that_lacks_one_uprobe_is_named_once() {
+        let mut files = wanted(&["first"]);
+        let functions = ProbedFunctions::from(PauseFunctions { begin: 1, reached: 2, end: 3 });
+        files.files.get_mut(&FILE.0).expect("it is wanted").functions = functions;
+        for refused in [vec![REFUSED_IN_PART], vec![]] {
+            assert_eq!(files.attach(|_, _| Ok(AttachedProbes::none())), refused);
+            assert!(files.is_attached(FILE));
+        }
     }
 
     #[test]

@@ -88,11 +88,15 @@ impl Counts {
             ("allocation_skipped_censuses", allocation.skipped_censuses),
             ("allocation_tlabs_lost", self.sampler.get(Counter::TlabsLost)),
         ];
-        let unseen = allocation.unseen_jvms.iter();
-        let unseen = unseen.map(|(reason, count)| (format!("allocation_unseen_jvms: {reason}"), *count));
-        let failed = allocation.failed_censuses.iter();
-        let failed = failed.map(|(reason, count)| (format!("allocation_failed_censuses: {reason}"), *count));
-        by_name.map(|(name, count)| (name.to_owned(), count)).into_iter().chain(unseen).chain(failed)
+        let by_reason = [
+            ("allocation_unseen_jvms", &allocation.unseen_jvms),
+            ("allocation_unseen_thread_ends", &allocation.unseen_thread_ends),
+            ("allocation_failed_censuses", &allocation.failed_censuses),
+        ];
+        let by_reason = by_reason.into_iter().flat_map(|(what, counts)| {
+            counts.iter().map(move |(reason, count)| (format!("{what}: {reason}"), *count))
+        });
+        by_name.map(|(name, count)| (name.to_owned(), count)).into_iter().chain(by_reason)
     }
 }
 
@@ -129,6 +133,7 @@ mod tests {
         counts.symbols.unreadable_jvms.insert("REASON", 1);
         counts.symbols.unnamed.insert("REASON", 1);
         counts.allocation.unseen_jvms.insert("REASON", 1);
+        counts.allocation.unseen_thread_ends.insert("REASON", 1);
         counts.allocation.failed_censuses.insert("REASON", 1);
         counts.pauses.unseen_jvms.insert("REASON", 1);
         counts.pauses.unknown_sums.insert("REASON", 1);

@@ -45,6 +45,13 @@ pub struct PauseFunctions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbedFunctions(Vec<(&'static str, u64)>);
 
+#[cfg(test)]
+impl ProbedFunctions {
+    pub(crate) const fn none() -> Self {
+        Self(Vec::new())
+    }
+}
+
 impl From<AllocationFunctions> for ProbedFunctions {
     fn from(functions: AllocationFunctions) -> Self {
         let reports = [(IN_NEW_TLAB, functions.in_new_tlab), (OUTSIDE_TLAB, functions.outside_tlab)];
@@ -74,8 +81,13 @@ pub(super) struct AllocationProbes {
 #[derive(Debug)]
 pub struct AttachedProbes(Vec<(&'static str, UProbeLinkId)>);
 
-#[cfg(test)]
 impl AttachedProbes {
+    /// Returns true if all of these functions have theirs: the end of threads may lack it.
+    pub(crate) const fn are_complete(&self, functions: &ProbedFunctions) -> bool {
+        self.0.len() == functions.0.len()
+    }
+
+    #[cfg(test)]
     pub(crate) const fn none() -> Self {
         Self(Vec::new())
     }
