@@ -92,8 +92,8 @@ const HANGUPS: u32 = 23;
 const HANGUPS_SHARE: f64 = 0.95;
 
 /// For every commit: all that happens in a long one, in little time.
-pub(crate) fn short() -> anyhow::Result<()> {
-    main(&Args { minutes: 1.5, jvms: 6, processes: 120, jvmprof: None })
+pub(crate) fn short(jvmprof: &Path) -> anyhow::Result<()> {
+    main(&Args { minutes: 1.5, jvms: 6, processes: 120, jvmprof: Some(jvmprof.to_owned()) })
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<()> {

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use super::{Count, Tests, counted};
+use super::cargo_tests::counted;
+use super::suites::{Count, Tests};
 use crate::paths;
 
 /// Runs the tests written for node: `*.test.mjs` of the daemon's page.

@@ -1,0 +1,178 @@
+//! Tests that cargo knows: which ones there are, how they run, and what came of them.
+
+use std::io::{BufRead as _, BufReader};
+use std::num::NonZero;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+
+use super::failures::FailureReader;
+use super::programs::Programs;
+use super::suites::{Count, Tests};
+use crate::paths;
+use crate::run::{command_line, stdout_text};
+
+pub(super) const UNIT_TESTS: &[&str] = &["--lib", "--bins"];
+
+/// Runs these tests of the workspace.
+pub(super) fn cargo_tests(tests: &mut Tests, programs: &Programs, which: &[&str]) -> anyhow::Result<()> {
+    cargo_tests_with(tests, programs, which, &[])
+}
+
+/// As [`cargo_tests`], with arguments of the test binaries. Each call names the whole workspace, so
+/// that dependencies are built once, with one set of features. In the dev profile: it builds in
+/// half the time of a release, and overflows and debug assertions fail tests.
+fn cargo_tests_with(
+    tests: &mut Tests,
+    programs: &Programs,
+    which: &[&str],
+    arguments: &[&str],
+) -> anyhow::Result<()> {
+    let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
+    command.args(which);
+    if which != ["--doc"] {
+        command.args(["--", "--include-ignored"]).args(arguments);
+    }
+    counted(command.envs(programs.environment()), tests, cargo_line)
+}
+
+/// More failures than these have a reason other than a busy machine.
+const RUN_AGAIN: usize = 8;
+
+/// Tests that run at a time for each processor. Most wait for the programs that they watch.
+const TESTS_PER_CPU: usize = 2;
+
+/// Runs the tests of one binary, but those that have one of the texts `left_out` in their names.
+/// They watch programs while these run, and a machine that stands still for a second, as virtual
+/// ones do, can fail one. So the few that fail run again, by themselves: what fails twice has
+/// failed, and what passes then is named at the end of the run, with what it said.
+pub(super) fn tests_of_a_running_system(
+    tests: &mut Tests,
+    programs: &Programs,
+    binary: &str,
+    left_out: &[&str],
+) -> anyhow::Result<()> {
+    let which = ["--test", binary];
+    // These make fixtures, and evaluate files that are named to them.
+    let makers = ["record_jvms", "rows_of_other_files"];
+    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = format!("--test-threads={}", cpus * TESTS_PER_CPU);
+    let skipped = makers.iter().chain(left_out).flat_map(|name| ["--skip", name]);
+    let arguments: Vec<&str> = [&*threads].into_iter().chain(skipped).collect();
+    let result = cargo_tests_with(tests, programs, &which, &arguments);
+    let named = u64::try_from(tests.failures.len()).unwrap_or(u64::MAX);
+    // A binary that died counts fewer failures than there may have been.
+    if result.is_ok() || tests.count.failed != named || !(1..=RUN_AGAIN).contains(&tests.failures.len()) {
+        return result;
+    }
+    let mut again = Tests::default();
+    let mut arguments = vec!["--test-threads=1", "--exact"];
+    arguments.extend(tests.failures.iter().map(|failure| failure.name.as_str()));
+    let second_result = cargo_tests_with(&mut again, programs, &which, &arguments);
+    if again.count.passed + again.count.failed != named {
+        return result;
+    }
+    tests.add_second_run(&again);
+    second_result
+}
+
+pub(super) fn chosen(binaries: &[String]) -> Vec<&str> {
+    binaries.iter().flat_map(|name| ["--test", name]).collect()
+}
+
+/// Returns the names of a package's test binaries, as cargo knows them.
+pub(super) fn test_binaries(package: &str) -> anyhow::Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        targets: Vec<Target>,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        kind: Vec<String>,
+        name: String,
+    }
+    let text = stdout_text(&mut cargo(&["metadata", "--no-deps", "--format-version=1", "--locked"]))?;
+    let metadata: Metadata = serde_json::from_str(&text).context("reading cargo's metadata")?;
+    let targets = metadata.packages.into_iter().filter(|found| found.name == package);
+    let tests = targets.flat_map(|package| package.targets).filter(|target| target.kind == ["test"]);
+    let names: Vec<String> = tests.map(|target| target.name).collect();
+    if names.is_empty() {
+        bail!("{package} has no tests");
+    }
+    Ok(names)
+}
+
+/// Runs a test runner, passes its standard output on, and adds up the results that `read` finds in
+/// its lines.
+pub(super) fn counted(
+    command: &mut Command,
+    tests: &mut Tests,
+    read: fn(&str) -> Option<Count>,
+) -> anyhow::Result<()> {
+    let line = command_line(command);
+    eprintln!("$ {line}");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting `{line}`"))?;
+    let stdout = child.stdout.take().context("the runner's output isn't there")?;
+    let mut failures = FailureReader::default();
+    for text in BufReader::new(stdout).split(b'\n') {
+        let text = text.with_context(|| format!("reading the output of `{line}`"))?;
+        let text = String::from_utf8_lossy(&text);
+        println!("{text}");
+        failures.read(&text);
+        if let Some(result) = read(&text) {
+            tests.count.passed += result.passed;
+            tests.count.failed += result.failed;
+        }
+    }
+    tests.failures.extend(failures.finish());
+    let status = child.wait().with_context(|| format!("waiting for `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed: {status}");
+    }
+    Ok(())
+}
+
+/// Parses `test result: ok. 12 passed; 0 failed; 0 ignored; ...`.
+fn cargo_line(line: &str) -> Option<Count> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let number = |what: &str| {
+        let part = counts.split("; ").find_map(|part| part.strip_suffix(what))?;
+        part.trim().parse().ok()
+    };
+    Some(Count { passed: number(" passed")?, failed: number(" failed")? })
+}
+
+pub(super) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(args).current_dir(paths::workspace()).stdin(Stdio::null());
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_cargo_test_are_read() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+        assert_eq!(cargo_line(line), Some(Count { passed: 12, failed: 3 }));
+        assert_eq!(cargo_line("test tests::result ... ok"), None);
+    }
+
+    #[test]
+    fn the_unwinders_and_the_daemons_tests_are_found() {
+        assert!(test_binaries("jvmprof-common").unwrap().contains(&"snapshots".to_owned()));
+        assert!(test_binaries("jvmprof-daemon").unwrap().contains(&"hotspot".to_owned()));
+        assert!(test_binaries("no-such-package").is_err());
+    }
+}
