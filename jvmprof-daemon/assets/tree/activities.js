@@ -103,6 +103,21 @@
     return { ...data, nodes: changed, total: main.left[0], ...(base.left && { base: base.left[0] }) };
   };
 
+  /// Samples of these kinds of threads in each of `count` steps, `{samples, activities}`, of rows
+  /// `{number, samples}`: of all activities, and of each.
+  jvmprof.threadTimeline = function (rows, threadKinds, count) {
+    const activities = jvmprof.ACTIVITIES.map(() => new Array(count).fill(0));
+    const samples = new Array(count).fill(0);
+    for (const row of rows) {
+      if (!jvmprof.isSampledIn(row.number, null, threadKinds)) continue;
+      row.samples.forEach((of, step) => {
+        samples[step] += of;
+        activities[activityOf(row.number)][step] += of;
+      });
+    }
+    return { samples, activities };
+  };
+
   /// Groups by the kind of the thread, named as the collector names them. Of threads of other
   /// processes the kind isn't known, either.
   const NO_THREAD_KIND = { name: "(no thread_kind)", kinds: new Set([-1, 0]) };

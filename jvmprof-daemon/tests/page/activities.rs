@@ -141,6 +141,38 @@ fn a_kind_of_threads_is_shown_alone_and_is_a_group_of_the_collector() {
 
 #[test]
 #[ignore = "needs Chromium"]
+fn the_collectors_timeline_follows_kinds_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill_busy(&store, Duration::from_secs(540), 60);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &format!("{}/?match=comm=java", server.url));
+    let all = browser.evaluate(TOTAL).as_u64().unwrap();
+    let sum = "jvmprof.page.timeline.samples.reduce((sum, it) => sum + it, 0)";
+    let is_followed = format!("Math.abs({sum} - {TOTAL}) < 0.5");
+    browser.wait_for(&is_followed);
+    browser.point(&thread_button("gc"), true);
+    browser.wait_for(&format!("{TOTAL} < {all} && {is_followed}"));
+    let fills = "new Set([...document.querySelectorAll('.bars .slot')].map((it) => it.style.fill)).size";
+    assert_eq!(browser.evaluate(fills), 1, "these threads collect");
+    let label = browser.evaluate("document.getElementById('timeline').getAttribute('aria-label')");
+    assert!(label.as_str().unwrap().contains(" of threads: gc."), "{label}");
+    picture(&mut browser, "threads-timeline");
+    // Of series nobody knows it, which the page says.
+    let note = "document.querySelector('.choices > .notice').innerText";
+    assert_eq!(browser.evaluate(note), "");
+    browser.evaluate("(() => { const of = document.querySelector('[aria-label=\"What the timeline shows\"]'); of.value = 'groups'; of.dispatchEvent(new Event('change')) })()");
+    assert!(browser.evaluate(note).as_str().unwrap().contains("that of all threads"));
+    // With an address, from the begin on.
+    let url = browser.evaluate("location.href").as_str().unwrap().replace("timeline=groups", "");
+    visit(&mut browser, &url);
+    browser.wait_for(&format!("{TOTAL} < {all} && {is_followed}"));
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
 fn the_collectors_timeline_is_stacked_by_what_jvms_do() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());

@@ -99,6 +99,16 @@ test("a recording without kinds of threads has no such groups", () => {
   assert.equal(jvmprof.hasThreadKinds(processes()), true);
 });
 
+test("a timeline of kinds of threads has their samples alone, by activity", () => {
+  const [java, gc] = [1 << 4, 3 << 4];
+  const rows = [{ number: java + KERNEL, samples: [1, 2] }, { number: gc + GC, samples: [4, 0] }, { number: java + GC, samples: [0, 0.5] }, { number: 8, samples: [7, 7] }];
+  const { samples, activities } = jvmprof.threadTimeline(rows, new Set([1]), 2);
+  assert.deepEqual(samples, [1, 2.5]);
+  assert.deepEqual([activities[KERNEL], activities[GC], activities[8]], [[1, 2], [0, 0.5], [0, 0]]);
+  assert.deepEqual(jvmprof.threadTimeline(rows, new Set([1, 3]), 2).samples, [5, 2.5]);
+  assert.deepEqual(jvmprof.threadTimeline([], new Set([0]), 2).samples, [0, 0]);
+});
+
 test("the times of samples are those of the nodes that theirs became", () => {
   const tree = processes();
   const samples = Buffer.from([4, 0, 1, 1]).toString("base64");
