@@ -386,7 +386,7 @@
       if (isEmpty) this.showEmpty(timeline.newest_ms);
       else {
         const measure = jvmprof.measure(this.state.type === CPU_TIME ? "nanoseconds" : flame.unit, flame.period_ns);
-        this.view.show(flame.tree, measure, { sides: flame.sides, unit: flame.unit, mostLacking: flame.most_lacking });
+        this.view.show(flame.tree, measure, { sides: flame.sides, unit: flame.unit, mostLacking: flame.most_lacking, ofThreads: this.state.group === "thread_kind" });
       }
     }
 

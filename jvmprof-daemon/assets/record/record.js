@@ -20,7 +20,7 @@
   /// What stands below the root of a tree as the file has it.
   function groupsOf({ functions }) {
     const hasGroups = functions.kind.some((kind) => jvmprof.KINDS[kind] === "label");
-    return hasGroups ? "process" : "nothing";
+    return !hasGroups ? "nothing" : data.groups === "threads" ? "thread" : "process";
   }
 
   function describe({ unit, period_ns: period, sides }) {
@@ -137,17 +137,17 @@
       this.groupTool.hidden = !hasKinds;
       this.groups.value = hasKinds ? this.group : "";
       this.groups.options[0].textContent = groupsOf(tree);
-      if (!hasKinds || !this.group) return { tree, times };
+      if (!hasKinds || !this.group) return { tree, times, ofThreads: data.groups === "threads" };
       if (!this.regrouped.has(at)) {
         const { data: byKind, nodeOf } = jvmprof.byThreadKind(tree);
-        this.regrouped.set(at, { tree: byKind, times: times?.movedTo(nodeOf) ?? null });
+        this.regrouped.set(at, { tree: byKind, times: times?.movedTo(nodeOf) ?? null, ofThreads: true });
       }
       return this.regrouped.get(at);
     }
 
     show() {
       this.describe();
-      const { tree, times } = this.grouped();
+      const { tree, times, ofThreads } = this.grouped();
       const isEmpty = tree.total + (tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
@@ -156,6 +156,7 @@
           sides,
           unit,
           times,
+          ofThreads,
           durationMs: data.duration_ns / 1e6,
           periodNs: this.type.period_ns,
           pauses: data.pauses ?? [],
