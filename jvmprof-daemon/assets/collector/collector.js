@@ -105,6 +105,9 @@
     return `?${query}`;
   }
 
+  /// What of a state the collector is asked for, as text: how it is looked at isn't in it.
+  const askedFor = (state) => address({ ...state, heat: "", refresh: 0 }, {});
+
   // Answers
 
   async function ask(path, query, signal) {
@@ -214,6 +217,7 @@
 
     goBack() {
       const [state, view] = readAddress();
+      const isAsked = askedFor(state) === this.asked;
       this.state = state;
       this.viewState = view;
       this.showHeat();
@@ -223,7 +227,8 @@
       this.compare.show(state);
       this.view.applyState(view);
       this.followEdits();
-      this.load();
+      if (!isAsked) this.load();
+      else if (this.isShown) this.schedule();
     }
 
     refreshDownload() {
@@ -240,6 +245,7 @@
       clearTimeout(this.timer);
       this.running?.abort();
       const running = (this.running = new AbortController());
+      this.asked = askedFor(this.state);
       const query = (this.selection = selectionQuery(this.state));
       this.query = comparedQuery(this.state);
       this.isShown = false;
@@ -262,6 +268,7 @@
         this.show(timeline, labels, flame);
       } catch (error) {
         if (running.signal.aborted) return;
+        this.asked = null;
         this.showError(error.message);
         // Timeline and labels cost little and help to choose less.
         const rest = ["/api/timeline", "/api/labels"].map((path) => ask(path, query, running.signal));

@@ -250,7 +250,17 @@
       const hashes = node ? this.sources(node).map((index) => this.hashes.hex(index)) : [];
       this.change({ zoom: hashes[0] ?? "" });
       if (node) this.fetchPruned(hashes, node);
-      else if (this.data !== this.whole && this.data.nodes.parent.length > MOST_NODES) this.showData(this.whole);
+      else if (this.hasFetchedMuch()) this.dropFetched();
+    }
+
+    hasFetchedMuch() {
+      return this.data !== this.whole && this.data.nodes.parent.length > MOST_NODES;
+    }
+
+    /// Shows the tree as it was before anything was fetched, which may be again then.
+    dropFetched() {
+      this.asked = new Set();
+      this.showData(this.whole);
     }
 
     /// Shows the zoom that the state has, as far as it is known.
@@ -425,7 +435,9 @@
       this.searchBox.value = this.state.search;
       this.flame.rootOnTop = this.state.rootOnTop;
       this.applySwitches();
-      if (this.data) this.drawTree();
+      if (!this.data) return;
+      if (!this.state.zoom && this.hasFetchedMuch()) this.dropFetched();
+      else this.drawTree();
     }
 
     applySwitches() {

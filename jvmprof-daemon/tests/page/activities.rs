@@ -179,7 +179,7 @@ fn a_recorded_page_groups_by_kind_of_thread() {
 
 #[test]
 #[ignore = "needs Chromium"]
-fn the_collectors_timeline_follows_kinds_of_threads() {
+fn the_timeline_follows_kinds_of_threads_and_going_back_among_them_asks_for_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     fill_busy(&store, Duration::from_secs(540), 60);
@@ -197,6 +197,20 @@ fn the_collectors_timeline_follows_kinds_of_threads() {
     let label = browser.evaluate("document.getElementById('timeline').getAttribute('aria-label')");
     assert!(label.as_str().unwrap().contains(" of threads: gc."), "{label}");
     picture(&mut browser, "threads-timeline");
+    // What was asked for once isn't again, as long as the time and the labels are the same.
+    browser.evaluate("(globalThis.asked = 0, globalThis.first = fetch, globalThis.fetch = (...of) => (asked++, first(...of)), 0)");
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("{TOTAL} === {all} && {is_followed}"));
+    browser.evaluate("history.forward()");
+    browser.wait_for(&format!("{TOTAL} < {all} && {is_followed}"));
+    assert_eq!(browser.evaluate("asked"), 0);
+    browser.evaluate("(jvmprof.page.change({ matches: [] }), 0)");
+    browser.wait_for(IDLE);
+    let asked = browser.evaluate("asked").as_u64().unwrap();
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("asked > {asked}"));
+    browser.wait_for(IDLE);
+    browser.wait_for(&is_followed);
     // Of series nobody knows it, which the page says.
     let note = "document.querySelector('.choices > .notice').innerText";
     assert_eq!(browser.evaluate(note), "");
