@@ -19,8 +19,8 @@ pub(super) fn host_checks() -> Vec<HostCheck> {
     vec![version(), btf(), lockdown(), pid_namespace()]
 }
 
-/// Loads and attaches the kernel programs: if that fails, without those of waits, which need a newer
-/// kernel than all others.
+/// Loads and attaches the kernel programs: if that fails, without those of waits, which need a
+/// newer kernel than all others.
 pub(super) fn sampling_checks() -> Vec<HostCheck> {
     let without_waits = || SamplerOptions { off_cpu: false, monitor_owners: false, ..idle() };
     let with_waits = start(&idle());
