@@ -26,6 +26,9 @@
   const CPU_TIME = "process_cpu:cpu";
   /// How long a page waits for an answer; the collector itself gives up earlier and says why.
   const PATIENCE = 90_000;
+  /// How long an answer waits for the timeline of the chosen kinds of threads: drawn at once, it
+  /// doesn't flicker.
+  const SOON = 1_000;
 
   // The address
 
@@ -102,6 +105,9 @@
     return `?${query}`;
   }
 
+  /// What of a state the collector is asked for, as text: how it is looked at isn't in it.
+  const askedFor = (state) => address({ ...state, heat: "", refresh: 0 }, {});
+
   // Answers
 
   async function ask(path, query, signal) {
@@ -149,7 +155,8 @@
         kept: "longest",
         left: () => this.timeline.left,
       });
-      document.getElementById("timeline").after(this.pauses.node);
+      this.timelineNote = element("p.notice", { role: "status", hidden: true });
+      document.getElementById("timeline").after(this.pauses.node, this.timelineNote);
       this.heats = element("select", { "aria-label": "What the timeline shows", onchange: () => this.changeHeat(this.heats.value) });
       for (const [heat, name] of Object.entries(jvmprof.HEATS)) this.heats.append(element("option", { value: heat }, name));
       document.getElementById("filters").append(element("label.select", { title: "Bars of the load, or a row for each group or part of JVMs' time" }, "Timeline", this.heats));
@@ -162,7 +169,7 @@
         onState: (changes, asNewEntry) => {
           Object.assign(this.viewState, changes);
           this.writeAddress(asNewEntry);
-          if ("edits" in changes) this.timeline.choose(this.chosenActivities());
+          if ("edits" in changes) this.followEdits();
         },
         fetchSubtrees: (hashes, groups) => this.fetchSubtrees(hashes, groups),
       });
@@ -197,6 +204,7 @@
       this.heats.value = this.state.heat;
       this.timeline.setHeat(this.state.heat);
       this.pauses.draw();
+      this.followThreads();
     }
 
     /// Choices of what is looked at can be gone back from; how it is looked at can't.
@@ -209,6 +217,7 @@
 
     goBack() {
       const [state, view] = readAddress();
+      const isAsked = askedFor(state) === this.asked;
       this.state = state;
       this.viewState = view;
       this.showHeat();
@@ -217,8 +226,9 @@
       this.filters.show(state);
       this.compare.show(state);
       this.view.applyState(view);
-      this.timeline.choose(this.chosenActivities());
-      this.load();
+      this.followEdits();
+      if (!isAsked) this.load();
+      else if (this.isShown) this.schedule();
     }
 
     refreshDownload() {
@@ -235,8 +245,12 @@
       clearTimeout(this.timer);
       this.running?.abort();
       const running = (this.running = new AbortController());
-      const query = selectionQuery(this.state);
+      this.asked = askedFor(this.state);
+      const query = (this.selection = selectionQuery(this.state));
       this.query = comparedQuery(this.state);
+      this.isShown = false;
+      this.threads = null;
+      const threads = this.chosenThreadKinds() ? this.askThreads() : null;
       this.refreshDownload();
       document.body.classList.add("loading");
       this.app.setAttribute("aria-busy", "true");
@@ -248,11 +262,13 @@
           ask("/api/labels", query, running.signal),
           ask("/api/flamegraph", this.query, running.signal),
           this.state.base ? ask("/api/labels", baseQuery(this.state), running.signal) : [],
+          threads && Promise.race([threads, new Promise((resolve) => setTimeout(resolve, SOON))]),
         ]);
         this.compare.filters.setLabels(baseLabels);
         this.show(timeline, labels, flame);
       } catch (error) {
         if (running.signal.aborted) return;
+        this.asked = null;
         this.showError(error.message);
         // Timeline and labels cost little and help to choose less.
         const rest = ["/api/timeline", "/api/labels"].map((path) => ask(path, query, running.signal));
@@ -261,6 +277,9 @@
         else this.timeline.clear();
         if (labels.value) this.filters.setLabels(labels.value);
       }
+      if (this.running !== running) return;
+      this.isShown = true;
+      this.followThreads();
       const answer = await pauses;
       if (this.running !== running) return;
       this.showPauses(answer);
@@ -283,8 +302,52 @@
       this.pauses.show(lanes, { span: this.timeline.to - this.timeline.from, more, notice: parts.join("; ") });
     }
 
+    edits() {
+      return this.viewState.edits.map(jvmprof.parseEdit).filter(Boolean);
+    }
+
     chosenActivities() {
-      return jvmprof.chosenActivities(this.viewState.edits.map(jvmprof.parseEdit).filter(Boolean));
+      return jvmprof.chosenActivities(this.edits());
+    }
+
+    chosenThreadKinds() {
+      return jvmprof.chosenThreadKinds(this.edits());
+    }
+
+    /// The timeline shows what is chosen of activities and of kinds of threads.
+    followEdits() {
+      this.timeline.choose(this.chosenActivities());
+      this.followThreads();
+    }
+
+    /// Asks when samples were taken by which kind of thread: `{rows, unreadable}`, or `{error}`.
+    async askThreads() {
+      const { running } = this;
+      this.threads = {};
+      const answer = await ask("/api/timeline/threads", this.selection, running.signal).catch((error) => ({ error }));
+      if (this.running !== running) return;
+      this.threads = answer;
+      this.followThreads();
+    }
+
+    /// Shows the timeline of the chosen kinds of threads alone, and says so where it is that of
+    /// all. When they ran is asked for once it is wanted.
+    followThreads() {
+      if (!this.isShown) return;
+      const kinds = this.timeline.all?.activities ? this.chosenThreadKinds() : null;
+      const isOfGroups = this.state.heat === "groups";
+      if (kinds && !isOfGroups && !this.threads) this.askThreads();
+      const { rows, unreadable, error } = this.threads ?? {};
+      const names = this.edits().filter(({ kind }) => kind === "thread").map(({ what }) => what);
+      const part = kinds && rows ? jvmprof.threadTimeline(rows, kinds, this.timeline.all.samples.length) : null;
+      this.timeline.limitTo(part, ` of threads: ${names.join(", ")}`);
+      let says = "";
+      if (kinds && isOfGroups) says = "The heatmap of groups is that of all threads: it counts series, which have no kinds of threads.";
+      else if (kinds && error) says = `The timeline is that of all threads, since the profiles that say which kind ran when can't be read: ${error.message}`;
+      else if (kinds && !rows) says = "The timeline is that of all threads until the profiles are read that say which kind ran when.";
+      else if (kinds && unreadable) says = `The timeline lacks ${format.count(unreadable)} profiles that couldn't be read.`;
+      this.timelineNote.textContent = says;
+      this.timelineNote.hidden = !says;
     }
 
     /// The tree of the stacks through these nodes, of the very time that is shown. They are in
@@ -330,7 +393,7 @@
       if (isEmpty) this.showEmpty(timeline.newest_ms);
       else {
         const measure = jvmprof.measure(this.state.type === CPU_TIME ? "nanoseconds" : flame.unit, flame.period_ns);
-        this.view.show(flame.tree, measure, { sides: flame.sides, unit: flame.unit, mostLacking: flame.most_lacking });
+        this.view.show(flame.tree, measure, { sides: flame.sides, unit: flame.unit, mostLacking: flame.most_lacking, ofThreads: this.state.group === "thread_kind" });
       }
     }
 

@@ -58,22 +58,30 @@
 
     /// Shows nothing, not even an empty box.
     clear() {
-      this.samples = null;
+      this.samples = this.all = null;
       this.container.hidden = true;
     }
 
     /// `rate` is what bars measure: `{name, of(samples, milliseconds)}`. `activities`: samples of
     /// each bar by what JVMs' samples were taken in, if that is known; `chosen` of them are shown.
     show({ start_ms, step_ms, samples, rows }, rate, activities = null, chosen = null) {
-      this.activities = activities;
+      this.all = { samples, activities };
+      Object.assign(this, this.all, { of: "" });
       this.groups = rows.map(({ name, samples }) => ({ name: name ?? "all others", samples }));
       this.chosen = chosen;
       this.from = start_ms;
       this.step = step_ms;
-      this.samples = samples;
       this.rate = rate;
       this.to = start_ms + step_ms * samples.length;
       this.container.hidden = false;
+      this.draw();
+    }
+
+    /// Shows the samples of some threads alone, `{samples, activities}`; null: those of all. `of`
+    /// says which.
+    limitTo(part, of = "") {
+      if (!this.all) return;
+      Object.assign(this, part ?? this.all, { of: part ? of : "" });
       this.draw();
     }
 
@@ -81,7 +89,7 @@
     describeAll(rows) {
       const by = rows ? jvmprof.HEAT_LABELS[this.heat] : "";
       const names = rows ? ` Rows, with the most of each: ${rows.map(({ name, samples }) => `${name} ${format.short(this.rate.of(Math.max(...samples), this.step))}`).join(", ")}.` : "";
-      const label = `${this.rate.name}${by} from ${format.time(this.from)} to ${format.time(this.to)}.${names} Arrow keys move, with Shift they choose a part, Enter shows it.`;
+      const label = `${this.rate.name}${by} from ${format.time(this.from)} to ${format.time(this.to)}${this.of}.${names} Arrow keys move, with Shift they choose a part, Enter shows it.`;
       this.container.setAttribute("aria-label", label);
     }
 

@@ -12,6 +12,17 @@
     return data.types.find((type) => type.name === name) ?? data.types[0];
   }
 
+  /// The one that can be chosen beside those that the file has.
+  const THREAD_KIND = "thread_kind";
+
+  const chosenGroup = (query) => (query.get("group") === THREAD_KIND ? THREAD_KIND : "");
+
+  /// What stands below the root of a tree as the file has it.
+  function groupsOf({ functions }) {
+    const hasGroups = functions.kind.some((kind) => jvmprof.KINDS[kind] === "label");
+    return !hasGroups ? "nothing" : data.groups === "threads" ? "thread" : "process";
+  }
+
   function describe({ unit, period_ns: period, sides }) {
     if (sides) return "compared";
     if (unit === "bytes" || unit === "objects") return `allocation, a stack each ${format.bytes(period)}`;
@@ -38,6 +49,11 @@
       this.types = element("select.tool.wide", { "aria-label": "What is counted", onchange: () => this.choose(this.types.value) });
       for (const { name } of data.types) this.types.append(element("option", { value: name }, jvmprof.typeName(name)));
       this.types.value = this.type.name;
+      this.group = chosenGroup(query);
+      this.groups = element("select", { "aria-label": "Group by", onchange: () => this.chooseGroup(this.groups.value) });
+      this.groups.append(element("option", { value: "" }), element("option", { value: THREAD_KIND }, "kind of thread"));
+      this.groupTool = element("label.select", { title: "A node for each, below the root" }, "Group by", this.groups);
+      this.regrouped = new Map();
       document
         .getElementById("header")
         .append(
@@ -45,6 +61,7 @@
           element("span.title", { title: data.title }, data.title),
           subtitle,
           element("span.spacer"),
+          this.groupTool,
           this.types,
           jvmprof.helpButton(),
           jvmprof.theme.button(),
@@ -72,6 +89,7 @@
     writeAddress(asNewEntry = false) {
       const query = new URLSearchParams();
       if (this.type !== data.types[0]) query.set("type", this.type.name);
+      if (this.group) query.set("group", this.group);
       jvmprof.writeViewState(query, this.viewState);
       const text = String(query);
       // Where a browser keeps files from doing that, the page works without an address.
@@ -90,6 +108,7 @@
       this.viewState = jvmprof.readViewState(query);
       this.type = chosenType(query.get("type"));
       this.types.value = this.type.name;
+      this.group = chosenGroup(query);
       jvmprof.view.applyState(this.viewState);
       this.show();
     }
@@ -100,9 +119,35 @@
       this.show();
     }
 
+    /// A frame of other groups isn't there any more to be zoomed to.
+    chooseGroup(group) {
+      this.group = group;
+      this.viewState = { ...this.viewState, zoom: "" };
+      this.writeAddress(true);
+      jvmprof.view.applyState(this.viewState);
+      this.show();
+    }
+
+    /// The tree of what is counted and its samples' times, by kind of thread if that is chosen and
+    /// known of it.
+    grouped() {
+      const at = this.type.tree;
+      const [tree, times] = [data.trees[at], this.times[at] ?? null];
+      const hasKinds = jvmprof.hasThreadKinds(tree);
+      this.groupTool.hidden = !hasKinds;
+      this.groups.value = hasKinds ? this.group : "";
+      this.groups.options[0].textContent = groupsOf(tree);
+      if (!hasKinds || !this.group) return { tree, times, ofThreads: data.groups === "threads" };
+      if (!this.regrouped.has(at)) {
+        const { data: byKind, nodeOf } = jvmprof.byThreadKind(tree);
+        this.regrouped.set(at, { tree: byKind, times: times?.movedTo(nodeOf) ?? null, ofThreads: true });
+      }
+      return this.regrouped.get(at);
+    }
+
     show() {
       this.describe();
-      const tree = data.trees[this.type.tree];
+      const { tree, times, ofThreads } = this.grouped();
       const isEmpty = tree.total + (tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
@@ -110,7 +155,8 @@
       if (!isEmpty) jvmprof.view.show(tree, jvmprof.measure(unit, this.type.period_ns), {
           sides,
           unit,
-          times: this.times[this.type.tree] ?? null,
+          times,
+          ofThreads,
           durationMs: data.duration_ns / 1e6,
           periodNs: this.type.period_ns,
           pauses: data.pauses ?? [],

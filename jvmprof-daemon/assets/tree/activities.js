@@ -1,5 +1,5 @@
 // What JVMs' samples were taken in and by which kind of thread (profile/jvm_activity.rs), by the
-// node in which they end: sums, and the data of some of it alone.
+// node in which they end: sums, the data of some of it alone, and the data by kinds of threads.
 "use strict";
 
 (function (jvmprof) {
@@ -101,6 +101,110 @@
       how: nodes.how?.map((how, node) => (same(node) ? how : [])),
     };
     return { ...data, nodes: changed, total: main.left[0], ...(base.left && { base: base.left[0] }) };
+  };
+
+  /// Samples of these kinds of threads in each of `count` steps, `{samples, activities}`, of rows
+  /// `{number, samples}`: of all activities, and of each.
+  jvmprof.threadTimeline = function (rows, threadKinds, count) {
+    const activities = jvmprof.ACTIVITIES.map(() => new Array(count).fill(0));
+    const samples = new Array(count).fill(0);
+    for (const row of rows) {
+      if (!jvmprof.isSampledIn(row.number, null, threadKinds)) continue;
+      row.samples.forEach((of, step) => {
+        samples[step] += of;
+        activities[activityOf(row.number)][step] += of;
+      });
+    }
+    return { samples, activities };
+  };
+
+  /// Groups by the kind of the thread, named as the collector names them. Of threads of other
+  /// processes the kind isn't known, either.
+  const NO_THREAD_KIND = { name: "(no thread_kind)", kinds: new Set([-1, 0]) };
+  const THREAD_GROUPS = [...jvmprof.THREAD_KINDS.slice(1).map(({ key }, index) => ({ name: key, kinds: new Set([index + 1]) })), NO_THREAD_KIND];
+
+  /// Whether the data says of some samples by which kind of thread they were taken.
+  jvmprof.hasThreadKinds = function (data) {
+    const samples = jvmprof.threadKindSamples(data);
+    return [samples?.main, samples?.base].some((counts) => counts?.slice(1).some((count) => count > 0));
+  };
+
+  const NUMBERS = ["total", "base"];
+  const ACTIVITIES = ["activity", "base_activity"];
+  const COUNTS = ["lines", "how", ...ACTIVITIES];
+
+  /// A tree that is made of nodes of another one, with the columns that this one has.
+  class RegroupedTree {
+    constructor({ strings, functions, nodes }) {
+      this.strings = strings.slice();
+      this.functions = Object.fromEntries(Object.entries(functions).map(([name, column]) => [name, column.slice()]));
+      this.nodes = Object.fromEntries(["parent", "function", ...NUMBERS, ...COUNTS].filter((name) => nodes[name]).map((name) => [name, []]));
+    }
+
+    /// Appends a node without samples.
+    append(parent, fn) {
+      const empty = { parent, function: fn, total: 0, base: 0 };
+      for (const [name, column] of Object.entries(this.nodes)) column.push(empty[name] ?? []);
+      return this.nodes.parent.length - 1;
+    }
+
+    appendGroup(name) {
+      const [text, nothing] = [this.strings.push(name) - 1, this.strings.push("") - 1];
+      const label = { kind: jvmprof.KINDS.indexOf("label"), name: text, file: nothing, module: nothing };
+      for (const [of, column] of Object.entries(this.functions)) column.push(label[of]);
+      return this.append(0, this.functions.kind.length - 1);
+    }
+
+    /// Adds what a node of other data has in these columns.
+    add(node, { nodes }, index, columns = [...NUMBERS, ...COUNTS]) {
+      for (const name of columns.filter((it) => this.nodes[it])) {
+        if (NUMBERS.includes(name)) this.nodes[name][node] += nodes[name][index];
+        else jvmprof.addCounts(this.nodes[name][node], nodes[name][index]);
+      }
+    }
+  }
+
+  /// Puts the stacks of data below a group of a tree; returns the nodes that its nodes became, -1
+  /// for those without samples. Other groups are left out.
+  function addBelow(tree, group, data) {
+    const { parent, function: functionOf, total, base } = data.nodes;
+    const { kind } = data.functions;
+    const place = new Int32Array(parent.length).fill(-1);
+    const known = new Map();
+    place[0] = group;
+    tree.add(group, data, 0);
+    for (let i = 1; i < parent.length; i++) {
+      if (total[i] <= 0 && !(base?.[i] > 0)) continue;
+      const above = place[parent[i]];
+      if (jvmprof.KINDS[kind[functionOf[i]]] === "label") {
+        place[i] = above;
+        tree.add(above, data, i, ACTIVITIES);
+        continue;
+      }
+      const key = above * kind.length + functionOf[i];
+      if (!known.has(key)) known.set(key, tree.append(above, functionOf[i]));
+      place[i] = known.get(key);
+      tree.add(place[i], data, i);
+    }
+    return place;
+  }
+
+  /// The data with a group for each kind of thread instead of its other groups, and the nodes that
+  /// its nodes became: `{data, nodeOf(node, number)}`, the latter for samples with this number that
+  /// end in a node. Lines and ways of running stay where all of a node's samples are of one kind.
+  jvmprof.byThreadKind = function (data) {
+    const tree = new RegroupedTree(data);
+    tree.append(0, data.nodes.function[0]);
+    tree.add(0, data, 0, NUMBERS);
+    const places = new Map();
+    for (const { name, kinds } of THREAD_GROUPS) {
+      const part = jvmprof.ofActivities(data, null, kinds);
+      if (part.total <= 0 && !(part.base > 0)) continue;
+      const place = addBelow(tree, tree.appendGroup(name), part);
+      for (const kind of kinds) places.set(kind, place);
+    }
+    const nodeOf = (node, number) => Math.max(0, places.get(threadKindOf(number))?.[node] ?? 0);
+    return { data: { ...data, ...tree }, nodeOf };
   };
 
   /// What of a cut node comes back when a part of it is drawn by itself: rows of both, and of what

@@ -25,6 +25,13 @@
       }
     }
 
+    /// The same samples in a tree of other nodes: `nodeOf(node, number)` is the one that a node
+    /// became for samples with this number.
+    movedTo(nodeOf) {
+      const nodes = this.nodes.map((node, entry) => nodeOf(node, this.activities[entry]));
+      return Object.assign(Object.create(SampleTimes.prototype), this, { nodes });
+    }
+
     /// The index of the first sample at this time or later.
     from(time) {
       let [low, high] = [0, this.times.length];

@@ -32,13 +32,15 @@
 
     /// `samples`: those of `jvmprof.activitySamples`, or null; `threadSamples`: those of
     /// `jvmprof.threadKindSamples`. `chosen` and `threadKinds`: sets of them, or null.
-    /// `comparison`: of the two sides, if there are two.
-    show(samples, threadSamples, { chosen, threadKinds, isOne, measure, comparison }) {
+    /// `comparison`: of the two sides, if there are two; `ofThreads`: stacks are grouped by threads
+    /// or their kinds.
+    show(samples, threadSamples, { chosen, threadKinds, isOne, ofThreads, measure, comparison }) {
       Object.assign(this, { samples, threadSamples, chosen, threadKinds, measure, comparison });
       this.node.hidden = !samples;
       if (!samples) return;
       const isHost = samples.main[jvmprof.ACTIVITIES.length - 1] > 0 || !isOne;
-      this.title.textContent = isHost ? "Where the JVMs' time goes" : "Where this JVM's time goes";
+      const whose = ofThreads ? "the threads'" : isHost ? "the JVMs'" : "this JVM's";
+      this.title.textContent = `Where ${whose} time goes`;
       this.buttons.setAttribute("aria-label", `${this.title.textContent}: show a part alone`);
       this.draw();
     }

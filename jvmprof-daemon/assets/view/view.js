@@ -137,11 +137,11 @@
     /// Shows a tree as the collector and the recorded file have it. `sides`: what its two sides are
     /// compared by, if there are two; `unit`: of their numbers; `times`: when samples were taken,
     /// in a recording of `durationMs`; `pauses`: of its JVMs; `mostLacking`: samples that a frame
-    /// may lack.
-    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, pauses = [], mostLacking = 0 } = {}) {
+    /// may lack; `ofThreads`: its groups are threads or their kinds.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, pauses = [], mostLacking = 0, ofThreads = false } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
-      Object.assign(this, { sides, unit, times, durationMs, periodNs, pauses, mostLacking });
+      Object.assign(this, { sides, unit, times, durationMs, periodNs, pauses, mostLacking, ofThreads });
       this.applySwitches();
       this.whole = data;
       this.asked = new Set();
@@ -188,9 +188,9 @@
     showActivities(data, chosen) {
       const isTime = this.unit === "samples" || this.unit === "nanoseconds";
       const groups = this.functions.filter(({ kind }) => kind === "label").length;
-      const { comparison, flame: { measure } } = this;
+      const { comparison, ofThreads, flame: { measure } } = this;
       const samples = isTime ? jvmprof.activitySamples(data) : null;
-      this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2, measure, comparison });
+      this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2, ofThreads, measure, comparison });
     }
 
     /// Replaces the edits of a kind that chooses among parts of the time.
@@ -250,7 +250,17 @@
       const hashes = node ? this.sources(node).map((index) => this.hashes.hex(index)) : [];
       this.change({ zoom: hashes[0] ?? "" });
       if (node) this.fetchPruned(hashes, node);
-      else if (this.data !== this.whole && this.data.nodes.parent.length > MOST_NODES) this.showData(this.whole);
+      else if (this.hasFetchedMuch()) this.dropFetched();
+    }
+
+    hasFetchedMuch() {
+      return this.data !== this.whole && this.data.nodes.parent.length > MOST_NODES;
+    }
+
+    /// Shows the tree as it was before anything was fetched, which may be again then.
+    dropFetched() {
+      this.asked = new Set();
+      this.showData(this.whole);
     }
 
     /// Shows the zoom that the state has, as far as it is known.
@@ -425,7 +435,9 @@
       this.searchBox.value = this.state.search;
       this.flame.rootOnTop = this.state.rootOnTop;
       this.applySwitches();
-      if (this.data) this.drawTree();
+      if (!this.data) return;
+      if (!this.state.zoom && this.hasFetchedMuch()) this.dropFetched();
+      else this.drawTree();
     }
 
     applySwitches() {

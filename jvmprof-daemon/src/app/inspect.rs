@@ -13,6 +13,7 @@ use super::pipeline_options::node_name;
 use super::stdout::print_text_or_json;
 use crate::clock::monotonic_ns;
 use crate::own_process::capabilities::{SYS_PTRACE, advice};
+use crate::own_process::one_line;
 use crate::pipeline::labels::labels_of;
 use crate::process::procfs::{self, ProcfsError};
 use crate::process::{Process, ProcessTable};
@@ -117,8 +118,8 @@ impl fmt::Display for AddressReport {
             (Some(code), _) => write!(f, "{code}"),
             (None, Some(NativePlace { path, name, rule, problem })) => {
                 let problem = problem.map_or_else(String::new, |problem| format!(" ({problem})"));
-                writeln!(f, "    {name}{problem}")?;
-                writeln!(f, "    in                  {path}")?;
+                writeln!(f, "    {}{problem}", one_line(name))?;
+                writeln!(f, "    in                  {}", one_line(path))?;
                 writeln!(f, "    unwind rule         {rule}")
             }
             (None, None) => writeln!(f, "    no code is mapped there"),
@@ -130,7 +131,7 @@ impl fmt::Display for ProcessReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let executable =
             self.executable.as_ref().map_or_else(|| "?".to_owned(), |path| path.display().to_string());
-        writeln!(f, "process {} ({executable})", self.pid)?;
+        writeln!(f, "process {} ({})", self.pid, one_line(&executable))?;
         if let Some(advice) = &self.hidden {
             writeln!(f, "  its memory and mappings can't be seen, for lack of {}", SYS_PTRACE.name)?;
             writeln!(f, "    do: {advice}")?;
@@ -144,13 +145,13 @@ impl fmt::Display for ProcessReport {
         writeln!(f, "  perf map entries      {}", self.perf_map_entries)?;
         writeln!(f, "  labels")?;
         for (name, value) in &self.labels {
-            writeln!(f, "    {name:<20}{value}")?;
+            writeln!(f, "    {:<20}{}", one_line(name), one_line(value))?;
         }
         if let Some(jvm) = &self.jvm {
             write!(f, "{jvm}")?;
         }
         if let Some(JvmProblem { text, .. }) = self.jvm_problem.as_ref().filter(|_| self.hidden.is_none()) {
-            writeln!(f, "  no JVM can be read    {text}")?;
+            writeln!(f, "  no JVM can be read    {}", one_line(text))?;
         }
         if let Some(place) = &self.place {
             write!(f, "{place}")?;

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::io::{self, Write as _};
 
+use super::terminal_text;
+
 /// Like `eprintln!`, for a standard error that may be closed or full.
 macro_rules! stderr_line {
     ($($text:tt)*) => {
@@ -12,8 +14,10 @@ macro_rules! stderr_line {
 }
 pub(crate) use stderr_line;
 
-/// Writes a line to standard error; an error of the write is ignored.
+/// Writes a line to standard error; an error of the write is ignored. What a terminal would obey
+/// is written out: errors and summaries have names in them that other processes chose.
 pub fn write_stderr_line(line: fmt::Arguments<'_>) {
+    let text = format!("{line}\n");
     // At once: a line that is written in parts could be cut by those of other threads.
-    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+    let _ = io::stderr().lock().write_all(terminal_text::lines(&text).as_bytes());
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use super::call_tree::{CallTree, PAGE_NODES, PprofSeries, TreeBuilder};
 use super::comparison::ComparedSide;
 use super::pprof::{CheckedTables, InvalidProfile, sampled_events};
-use super::recording_page::{HtmlError, Recorded, RecordedType, RecordingTitle, write_page};
+use super::recording_page::{HtmlError, Recorded, RecordedType, RecordingTitle, StackGroups, write_page};
 use crate::event_type::ShownUnit;
 use crate::proto::pprof::Profile;
 
@@ -118,7 +118,17 @@ pub fn write_diff_page(
         }
         trees.push(columns);
     }
-    write_page(&Recorded { title, start_ms, duration_ns, types, trees, times: Vec::new(), pauses: &[] }, out)
+    let recorded = Recorded {
+        title,
+        groups: StackGroups::Processes,
+        start_ms,
+        duration_ns,
+        types,
+        trees,
+        times: Vec::new(),
+        pauses: &[],
+    };
+    write_page(&recorded, out)
 }
 
 #[cfg(test)]

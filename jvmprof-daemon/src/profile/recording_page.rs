@@ -50,6 +50,8 @@ impl fmt::Display for RecordingTitle {
 pub(super) struct Recorded<'a> {
     #[serde(flatten)]
     pub(super) title: &'a RecordingTitle,
+    /// What the nodes above stacks are, where there are any.
+    pub(super) groups: StackGroups,
     pub(super) start_ms: u64,
     pub(super) duration_ns: u64,
     pub(super) types: Vec<RecordedType>,
@@ -105,7 +107,8 @@ pub(super) struct RecordedType {
 }
 
 /// What has a node of its own above its stacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum StackGroups {
     /// Processes, where there are several.
     Processes,
@@ -167,6 +170,7 @@ pub fn write_html(
     let first = batches.first();
     let recorded = Recorded {
         title,
+        groups,
         start_ms: first.map_or(0, |batch| since_epoch_ms(batch.start)),
         duration_ns: first.map_or(0, |batch| u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX)),
         types,
@@ -369,6 +373,7 @@ mod tests {
         }
         let tree = |groups| serde_json::to_value(tree(&batch, SampleNumber::Count, true, groups).0).unwrap();
         let has = |tree: &Value, name: &str| tree["strings"].as_array().unwrap().contains(&name.into());
+        assert_eq!(serde_json::to_value(StackGroups::Threads).unwrap(), "threads", "record.js asks for it");
         let by_thread = tree(StackGroups::Threads);
         for name in ["java (1): a (7)", "java (2): b (7)", "java (2): c (7)"] {
             assert!(has(&by_thread, name), "{by_thread}");

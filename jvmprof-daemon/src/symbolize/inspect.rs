@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Symbolizer;
 use super::native::mapped_files::{self, Module};
+use crate::own_process::one_line;
 use crate::process::{Backing, Process};
 use crate::types::Avma;
 
@@ -87,7 +88,7 @@ impl Symbolizer {
 
 impl fmt::Display for ModuleReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#014x}-{:#014x} {}", self.start, self.end, self.path)?;
+        write!(f, "{:#014x}-{:#014x} {}", self.start, self.end, one_line(&self.path))?;
         if let Some(id) = &self.build_id {
             write!(f, ", build id {id}")?;
         }

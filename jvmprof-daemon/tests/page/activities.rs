@@ -141,6 +141,90 @@ fn a_kind_of_threads_is_shown_alone_and_is_a_group_of_the_collector() {
 
 #[test]
 #[ignore = "needs Chromium"]
+fn a_recorded_page_groups_by_kind_of_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch = busy_jvm(SystemTime::now(), Duration::from_secs(20), 4_000, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let all = browser.evaluate(TOTAL).as_u64().unwrap();
+    let groups = "jvmprof.view.tree.children.map(({ name }) => name).sort().join(' ')";
+    let processes = browser.evaluate(groups);
+    let title = "document.querySelector('.activity-title').textContent";
+    assert_eq!(browser.evaluate(title), "Where the JVMs' time goes");
+    browser.evaluate("(() => { const by = document.querySelector('[aria-label=\"Group by\"]'); by.value = 'thread_kind'; by.dispatchEvent(new Event('change')) })()");
+    assert_eq!(browser.evaluate("location.hash.includes('group=thread_kind')"), true);
+    assert_eq!(browser.evaluate(groups), "(no thread_kind) compiler gc java native vm");
+    assert_eq!(browser.evaluate(TOTAL), all);
+    assert_eq!(browser.evaluate(title), "Where the threads' time goes");
+    picture(&mut browser, "threads-groups-record");
+    // A part of the recording, by the times of its samples.
+    let of_group = "jvmprof.view.tree.children.find(({ name }) => name === 'gc').value";
+    assert_eq!(browser.evaluate(of_group), 720);
+    browser.evaluate("(jvmprof.view.change({ part: [0, 10_000] }), 0)");
+    let of_part = browser.evaluate(of_group).as_u64().unwrap();
+    assert!((1..720).contains(&of_part), "{of_part}");
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("{of_group} === 720"));
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("{groups} === {processes}"));
+    for width in WIDTHS {
+        browser.resize(width, 900);
+        browser.open("about:blank");
+        visit(&mut browser, &format!("{url}#group=thread_kind"));
+        assert_all_is_reachable(&mut browser, width, "groups by kind of thread");
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_timeline_follows_kinds_of_threads_and_going_back_among_them_asks_for_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill_busy(&store, Duration::from_secs(540), 60);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &format!("{}/?match=comm=java", server.url));
+    let all = browser.evaluate(TOTAL).as_u64().unwrap();
+    let sum = "jvmprof.page.timeline.samples.reduce((sum, it) => sum + it, 0)";
+    let is_followed = format!("Math.abs({sum} - {TOTAL}) < 0.5");
+    browser.wait_for(&is_followed);
+    browser.point(&thread_button("gc"), true);
+    browser.wait_for(&format!("{TOTAL} < {all} && {is_followed}"));
+    let fills = "new Set([...document.querySelectorAll('.bars .slot')].map((it) => it.style.fill)).size";
+    assert_eq!(browser.evaluate(fills), 1, "these threads collect");
+    let label = browser.evaluate("document.getElementById('timeline').getAttribute('aria-label')");
+    assert!(label.as_str().unwrap().contains(" of threads: gc."), "{label}");
+    picture(&mut browser, "threads-timeline");
+    // What was asked for once isn't again, as long as the time and the labels are the same.
+    browser.evaluate("(globalThis.asked = 0, globalThis.first = fetch, globalThis.fetch = (...of) => (asked++, first(...of)), 0)");
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("{TOTAL} === {all} && {is_followed}"));
+    browser.evaluate("history.forward()");
+    browser.wait_for(&format!("{TOTAL} < {all} && {is_followed}"));
+    assert_eq!(browser.evaluate("asked"), 0);
+    browser.evaluate("(jvmprof.page.change({ matches: [] }), 0)");
+    browser.wait_for(IDLE);
+    let asked = browser.evaluate("asked").as_u64().unwrap();
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("asked > {asked}"));
+    browser.wait_for(IDLE);
+    browser.wait_for(&is_followed);
+    // Of series nobody knows it, which the page says.
+    let note = "document.querySelector('.choices > .notice').innerText";
+    assert_eq!(browser.evaluate(note), "");
+    browser.evaluate("(() => { const of = document.querySelector('[aria-label=\"What the timeline shows\"]'); of.value = 'groups'; of.dispatchEvent(new Event('change')) })()");
+    assert!(browser.evaluate(note).as_str().unwrap().contains("that of all threads"));
+    // With an address, from the begin on.
+    let url = browser.evaluate("location.href").as_str().unwrap().replace("timeline=groups", "");
+    visit(&mut browser, &url);
+    browser.wait_for(&format!("{TOTAL} < {all} && {is_followed}"));
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
 fn the_collectors_timeline_is_stacked_by_what_jvms_do() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());

@@ -9,7 +9,7 @@ use crate::app::errors::with_causes;
 use crate::own_process::capabilities::uprobe_advice;
 use crate::own_process::pid_namespace as own_pid_namespace;
 use crate::sampler::ebpf::btf::{Btf, VMLINUX};
-use crate::sampler::{BpfMaps, SampleClock, Sampler, SamplerOptions, try_uprobe};
+use crate::sampler::{BpfMaps, SampleClock, Sampler, SamplerError, SamplerOptions, try_uprobe};
 
 /// `bpf_task_pt_regs` and `bpf_get_current_task_btf` are there from here on.
 const OLDEST: (u8, u8) = (5, 15);
@@ -19,23 +19,48 @@ pub(super) fn host_checks() -> Vec<HostCheck> {
     vec![version(), btf(), lockdown(), pid_namespace()]
 }
 
-/// Loads and attaches the kernel programs.
+/// Loads and attaches the kernel programs: if that fails, without those of waits, which need a
+/// newer kernel than all others.
 pub(super) fn sampling_checks() -> Vec<HostCheck> {
-    let mut names = None;
-    match Sampler::start(&idle(), |tables| names = Some(kernel_names(tables))) {
-        Ok(sampler) => {
-            let clock = match sampler.clock() {
-                SampleClock::Cycles => "hardware cycles",
-                SampleClock::CpuClock => "cpu-clock (no hardware cycles here, as in most virtual machines)",
-            };
-            let sampling =
-                HostCheck::ok("sampling", format!("the kernel programs load and attach; clock: {clock}"));
-            names.into_iter().chain([sampling]).collect()
-        }
+    let without_waits = || SamplerOptions { off_cpu: false, monitor_owners: false, ..idle() };
+    let with_waits = start(&idle());
+    let refused = with_waits.as_ref().err().map(with_causes_in_a_line);
+    match with_waits.or_else(|_| start(&without_waits())) {
+        Ok(checks) => checks.into_iter().chain([waits(refused)]).collect(),
         Err(error) => {
             let fix = "see the items above; the kernel's log (dmesg) may say more";
             vec![HostCheck::new("sampling", CheckStatus::Missing, with_causes(&error), fix)]
         }
+    }
+}
+
+fn start(options: &SamplerOptions) -> Result<Vec<HostCheck>, SamplerError> {
+    let mut names = None;
+    let sampler = Sampler::start(options, |tables| names = Some(kernel_names(tables)))?;
+    let clock = match sampler.clock() {
+        SampleClock::Cycles => "hardware cycles",
+        SampleClock::CpuClock => "cpu-clock (no hardware cycles here, as in most virtual machines)",
+    };
+    let sampling = HostCheck::ok("sampling", format!("the kernel programs load and attach; clock: {clock}"));
+    Ok(names.into_iter().chain([sampling]).collect())
+}
+
+/// The verifier's log is in `doctor --programs`.
+fn with_causes_in_a_line(error: &SamplerError) -> String {
+    with_causes(error).lines().next().unwrap_or_default().to_owned()
+}
+
+/// Returns what a refusal of the scheduler's programs means; `None`: they load and attach.
+fn waits(refused: Option<String>) -> HostCheck {
+    let (name, unseen) = ("waits", "waits, locks and wall-clock time (-e offcpu, lock, wall) aren't seen");
+    match refused {
+        None => HostCheck::ok(name, "the scheduler says when threads leave their CPUs, and come back"),
+        Some(error) => HostCheck::new(
+            name,
+            CheckStatus::Degraded,
+            format!("{unseen}: {error}"),
+            "use Linux 5.18 or newer: older ones don't say how a thread leaves its CPU",
+        ),
     }
 }
 
@@ -169,6 +194,16 @@ mod tests {
     use nix::libc::{EACCES, ENOENT, EPERM};
 
     use super::*;
+
+    #[test]
+    fn a_kernel_without_waits_still_profiles() {
+        assert_eq!(waits(None).status, CheckStatus::Ok);
+        let refused = with_causes_in_a_line(&SamplerError::of_uprobe(EACCES));
+        let check = waits(Some(refused));
+        assert_eq!(check.status, CheckStatus::Degraded, "all else works");
+        assert!(check.found.contains("-e offcpu") && check.found.lines().count() == 1, "{check:?}");
+        assert!(check.fix.is_some_and(|fix| fix.contains("5.18")));
+    }
 
     #[test]
     fn a_kernel_that_denies_uprobes_is_told_what_it_demands() {

@@ -10,6 +10,7 @@ use crate::hotspot::{Hotspot, HotspotError, LiveMemory, VmFlag, images};
 use crate::own_process::capabilities::{
     CHECKPOINT_RESTORE, Capability, DAC_READ_SEARCH, SYS_PTRACE, advice, missing,
 };
+use crate::own_process::one_line;
 use crate::process::procfs::{self, ProcessInfo};
 use crate::process::{Backing, MappedCode, Mappings, executable_mappings::is_hotspot};
 use crate::symbolize::JvmLabels;
@@ -167,9 +168,9 @@ fn path_of(mappings: &Mappings, start: Avma) -> Option<String> {
 
 impl fmt::Display for RunningJvm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "  {} {} ({})", self.pid, self.executable, self.libjvm)?;
+        writeln!(f, "  {} {} ({})", self.pid, one_line(&self.executable), one_line(&self.libjvm))?;
         if let Some(JvmProblem { reason, text }) = &self.problem {
-            writeln!(f, "    can't be read ({reason}): {text}")?;
+            writeln!(f, "    can't be read ({reason}): {}", one_line(text))?;
             return match *reason {
                 "read" | "denied" if !SYS_PTRACE.is_effective() => {
                     writeln!(f, "      do: {}", advice(&[SYS_PTRACE]))
@@ -181,8 +182,9 @@ impl fmt::Display for RunningJvm {
                 ),
             };
         }
-        let version = self.version.as_deref().unwrap_or("unknown");
-        writeln!(f, "    JDK {version}, main class {}", self.main_class.as_deref().unwrap_or("unknown"))?;
+        let [version, main_class] =
+            [&self.version, &self.main_class].map(|it| one_line(it.as_deref().unwrap_or("unknown")));
+        writeln!(f, "    JDK {version}, main class {main_class}")?;
         let rows = self.stub_rows_percent.unwrap_or_default();
         writeln!(
             f,
@@ -197,7 +199,7 @@ impl fmt::Display for RunningJvm {
         match &self.allocation_problem {
             None => writeln!(f, "    allocation: by its own functions, no flag needed"),
             Some(problem) => {
-                writeln!(f, "    allocation can't be seen: {problem}")?;
+                writeln!(f, "    allocation can't be seen: {}", one_line(problem))?;
                 self.allocation_fix.iter().try_for_each(|fix| writeln!(f, "      do: {fix}"))
             }
         }
@@ -207,6 +209,28 @@ impl fmt::Display for RunningJvm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_other_processes_stay_on_their_lines() {
+        let hostile = "x\u{1b}[2J\ny".to_owned();
+        let of_one = |problem| RunningJvm {
+            executable: hostile.clone(),
+            libjvm: hostile.clone(),
+            version: Some(hostile.clone()),
+            main_class: Some(hostile.clone()),
+            allocation_problem: Some(hostile.clone()),
+            problem,
+            ..RunningJvm::default()
+        };
+        let problem = JvmProblem { reason: "other", text: hostile.clone() };
+        // As many names as lines.
+        for (jvm, count) in [(of_one(None), 5), (of_one(Some(problem)), 3)] {
+            let text = jvm.to_string();
+            assert!(!text.contains('\u{1b}'), "{text:?}");
+            let names = text.matches("x\\u{1b}[2J\\ny").count();
+            assert_eq!((names, text.lines().count()), (count, count), "{text}");
+        }
+    }
 
     #[test]
     fn debug_symbols_are_no_advice_for_a_file_that_cant_be_read() {

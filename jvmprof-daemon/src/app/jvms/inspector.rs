@@ -10,6 +10,7 @@ use crate::hotspot::{
     CodeAtPc, CodeBlobDesc, CompiledMethod, FlagOrigin, Hotspot, HotspotError, JavaCache, JavaFrame,
     JvmVersion, LiveMemory, VmFlag, images,
 };
+use crate::own_process::one_line;
 use crate::symbolize::JvmLabels;
 use crate::types::Avma;
 
@@ -243,8 +244,10 @@ impl MethodReport {
 impl fmt::Display for JvmReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  JVM")?;
-        writeln!(f, "    version             {} ({})", self.version, self.vm_release)?;
-        writeln!(f, "    main class          {}", self.main_class.as_deref().unwrap_or("unknown"))?;
+        let [version, vm_release] = [&self.version, &self.vm_release].map(|it| one_line(it));
+        writeln!(f, "    version             {version} ({vm_release})")?;
+        let main_class = one_line(self.main_class.as_deref().unwrap_or("unknown"));
+        writeln!(f, "    main class          {main_class}")?;
         writeln!(f, "    threads             {}", counted(&self.threads))?;
         writeln!(f, "    compiled methods    {}", counted(&self.nmethods))?;
         let share = percent(self.stub_bytes_with_rows, self.stub_bytes);
@@ -257,6 +260,7 @@ impl fmt::Display for JvmReport {
             )?;
         }
         for VmFlag { name, value, origin } in &self.flags {
+            let (name, value) = (one_line(name), one_line(value));
             writeln!(f, "    flag                {name} = {value}{}", by(*origin))?;
         }
         Ok(())
@@ -282,12 +286,12 @@ fn counted(counts: &BTreeMap<&'static str, u64>) -> String {
 
 impl fmt::Display for CodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "    {:#x}-{:#x} {}", self.start, self.end, self.blob)?;
+        writeln!(f, "    {:#x}-{:#x} {}", self.start, self.end, one_line(&self.blob))?;
         if let Some(stub) = &self.stub {
-            writeln!(f, "    stub                {stub}")?;
+            writeln!(f, "    stub                {}", one_line(stub))?;
         }
         if let Some(codelet) = &self.codelet {
-            writeln!(f, "    codelet             {codelet}")?;
+            writeln!(f, "    codelet             {}", one_line(codelet))?;
         }
         if let (Some(id), Some(tier)) = (self.compile_id, self.tier) {
             let osr = if self.osr { ", on-stack replacement" } else { "" };
@@ -295,10 +299,10 @@ impl fmt::Display for CodeReport {
         }
         for MethodReport { name, file, line, bci } in &self.methods {
             let place = match (file, line) {
-                (Some(file), Some(line)) => format!(" ({file}:{line})"),
+                (Some(file), Some(line)) => format!(" ({}:{line})", one_line(file)),
                 _ => String::new(),
             };
-            writeln!(f, "    method              {name}{place} @ bci {bci}")?;
+            writeln!(f, "    method              {}{place} @ bci {bci}", one_line(name))?;
         }
         if let Some(problem) = self.problem {
             writeln!(f, "    method              unknown: {problem}")?;
@@ -313,6 +317,22 @@ impl fmt::Display for CodeReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_code_stay_on_their_lines() {
+        let hostile = "x\u{1b}[2J\ny".to_owned();
+        let (name, file) = (hostile.clone(), Some(hostile.clone()));
+        let code = CodeReport {
+            blob: hostile.clone(),
+            stub: Some(hostile.clone()),
+            codelet: Some(hostile),
+            methods: vec![MethodReport { name, file, line: Some(7), bci: 0 }],
+            ..CodeReport::default()
+        };
+        let text = code.to_string();
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert_eq!((text.matches("x\\u{1b}[2J\\ny").count(), text.lines().count()), (5, 4), "{text}");
+    }
 
     #[test]
     fn flags_that_somebody_set_or_that_shape_code_are_told() {

@@ -5,6 +5,7 @@ use std::fs;
 use super::host_search::main_class_of;
 use crate::app::args::ProcessArg;
 use crate::app::errors::UsageError;
+use crate::own_process::one_line;
 use crate::process::procfs;
 
 /// Candidates that a message lists.
@@ -80,8 +81,8 @@ fn find(name: &str, candidates: &[Candidate]) -> Result<u32, UsageError> {
         ))),
         several => {
             let lines = several.iter().take(MAX_LISTED).map(|it| {
-                let class = it.main_class.as_deref().unwrap_or_default();
-                format!("\n  {:>8}  {:<16} {class}", it.pid, it.comm).trim_end().to_owned()
+                let class = one_line(it.main_class.as_deref().unwrap_or_default());
+                format!("\n  {:>8}  {:<16} {class}", it.pid, one_line(&it.comm)).trim_end().to_owned()
             });
             let list = lines.collect::<String>();
             let more = several.len().saturating_sub(MAX_LISTED);
@@ -140,5 +141,8 @@ mod tests {
         assert!(several.starts_with("3 processes are called \"java\": choose by pid"), "{several}");
         assert!(several.contains("1  java             com.acme.Shop"), "{several}");
         assert!(found("acme").unwrap_err().starts_with("no process is called \"acme\""));
+        let hostile = [candidate(6, "a\u{1b}[2J\nb", Some("X")), candidate(7, "java", Some("a.X"))];
+        let several = find("X", &hostile).map_err(|error| error.to_string()).unwrap_err();
+        assert!(several.contains("\n         6  a\\u{1b}[2J\\nb    X\n"), "{several:?}");
     }
 }

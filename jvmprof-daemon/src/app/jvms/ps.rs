@@ -12,6 +12,7 @@ use super::host_search;
 use crate::app::args::PsArgs;
 use crate::app::stdout::print_text_or_json;
 use crate::hotspot::VmFlag;
+use crate::own_process::one_line;
 use crate::process::procfs;
 
 /// Time over which the use of CPUs is measured.
@@ -74,15 +75,14 @@ fn is_listed(flag: &VmFlag) -> bool {
 fn option(flag: &VmFlag) -> String {
     const MEBIBYTE: u64 = 1 << 20;
     let VmFlag { name, value, .. } = flag;
-    // Texts of another process can have anything in them.
-    let (name, value) = (name.escape_debug(), value.as_str());
+    let (name, value) = (one_line(name), value.as_str());
     match (value, value.parse::<u64>()) {
         ("true", _) => format!("-XX:+{name}"),
         ("false", _) => format!("-XX:-{name}"),
         (_, Ok(bytes)) if bytes >= MEBIBYTE && bytes % MEBIBYTE == 0 => {
             format!("-XX:{name}={}m", bytes / MEBIBYTE)
         }
-        _ => format!("-XX:{name}={}", value.escape_debug()),
+        _ => format!("-XX:{name}={}", one_line(value)),
     }
 }
 
@@ -92,12 +92,14 @@ impl fmt::Display for JvmTable {
             (None, true) => writeln!(f, "no JVM runs")?,
             (Some(_), true) => writeln!(f, "no JVM is to be seen")?,
             (_, false) => {
-                let width = self.jvms.iter().filter_map(|jvm| Some(jvm.version.as_ref()?.len())).max();
+                let versions: Vec<_> =
+                    self.jvms.iter().map(|jvm| one_line(jvm.version.as_deref().unwrap_or("?"))).collect();
+                let width = versions.iter().map(|version| version.len()).max();
                 let width = width.unwrap_or(0).max("VERSION".len());
                 writeln!(f, "{:>8} {:>6}  {:<width$}  MAIN CLASS AND FLAGS", "PID", "%CPU", "VERSION")?;
-                for JvmLine { pid, version, main_class, executable, cpu_percent, flags } in &self.jvms {
-                    let version = version.as_deref().unwrap_or("?");
-                    let class = main_class.as_deref().unwrap_or(executable);
+                for (jvm, version) in self.jvms.iter().zip(&versions) {
+                    let JvmLine { pid, main_class, executable, cpu_percent, flags, .. } = jvm;
+                    let class = one_line(main_class.as_deref().unwrap_or(executable));
                     write!(f, "{pid:>8} {cpu_percent:>6.1}  {version:<width$}  {class}")?;
                     flags.iter().try_for_each(|flag| write!(f, " {}", option(flag)))?;
                     writeln!(f)?;
@@ -128,5 +130,25 @@ mod tests {
         assert_eq!(option("ThreadStackSize", "1048577"), "-XX:ThreadStackSize=1048577");
         assert_eq!(option("OnError", "a\u{1b}[2J"), "-XX:OnError=a\\u{1b}[2J");
         assert_eq!(option("\u{1b}[2J", "true"), "-XX:+\\u{1b}[2J");
+    }
+
+    #[test]
+    fn names_of_other_processes_stay_on_their_lines() {
+        let jvm = |version: Option<&str>, main_class: Option<&str>, executable: &str| JvmLine {
+            pid: 7,
+            version: version.map(ToOwned::to_owned),
+            main_class: main_class.map(ToOwned::to_owned),
+            executable: executable.to_owned(),
+            cpu_percent: 0.0,
+            flags: Vec::new(),
+        };
+        let jvms = vec![
+            jvm(Some("17\u{1b}[8m"), Some("Shop\u{1b}[2J\n   1  0.0  17  sshd"), "/bin/java"),
+            jvm(None, None, "/tmp/\u{1b}]0;x\u{7}\njava"),
+        ];
+        let expected = "     PID   %CPU  VERSION      MAIN CLASS AND FLAGS\n       \
+            7    0.0  17\\u{1b}[8m  Shop\\u{1b}[2J\\n   1  0.0  17  sshd\n       \
+            7    0.0  ?            /tmp/\\u{1b}]0;x\\u{7}\\njava\n";
+        assert_eq!(JvmTable { jvms, hidden: None }.to_string(), expected);
     }
 }

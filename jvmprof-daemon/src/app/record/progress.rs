@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::top::plain;
+use crate::own_process::one_line;
 use crate::pipeline::Pipeline;
 use crate::profile::model::{Frame, FrameKind};
 
@@ -93,7 +93,7 @@ fn rows<'a>(stacks: impl Iterator<Item = (&'a [Arc<Frame>], u64)>) -> String {
     let mut text = String::new();
     for (name, count) in hottest.into_iter().take(METHODS) {
         let share = count as f64 * 100.0 / all as f64;
-        let name: String = plain(&name).chars().take(MAX_NAME).collect();
+        let name: String = one_line(&name).chars().take(MAX_NAME).collect();
         let _ = write!(text, "\n{share:>7.1} %  {name}");
     }
     text
@@ -116,6 +116,6 @@ mod tests {
         assert_eq!(rows(std::iter::empty()), "");
         let long = [frame(FrameKind::Java, &"\u{1b}x".repeat(100))];
         let row = rows(std::iter::once((&long[..], 1)));
-        assert_eq!(row, format!("\n  100.0 %  {}", "\u{fffd}x".repeat(MAX_NAME / 2)));
+        assert_eq!(row, format!("\n  100.0 %  {}", &"\\u{1b}x".repeat(MAX_NAME)[..MAX_NAME]));
     }
 }

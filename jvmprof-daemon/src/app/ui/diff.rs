@@ -10,7 +10,7 @@ use anyhow::Context;
 use crate::app::args::DiffArgs;
 use crate::app::errors::UsageError;
 use crate::app::stdout::print_report;
-use crate::own_process::stderr_line;
+use crate::own_process::{one_line, stderr_line};
 use crate::profile::comparison::{
     ChangedFunction, Comparison, Normalisation, SIGNIFICANT_Z, changed_functions,
 };
@@ -111,7 +111,7 @@ fn row(function: &ChangedFunction<'_>, by: Normalisation) -> String {
     };
     let sign = if after < before { "-" } else { "+" };
     let change = number((after - before).abs(), sign);
-    format!("{:>8} {:>8} {change:>8} {z:>6.1}  {name}", number(*before, ""), number(*after, ""))
+    format!("{:>8} {:>8} {change:>8} {z:>6.1}  {}", number(*before, ""), number(*after, ""), one_line(name))
 }
 
 /// A positive number in few characters: `0.031`, `12.5`, `3.4k`, `2.0M`.

@@ -20,7 +20,9 @@ use serde::Serialize;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, spawn_blocking};
 
-use super::profile_reader::{FlameGraph, PauseTimeline, ProfileReader, ReadError, ReadLimits};
+use super::profile_reader::{
+    FlameGraph, PauseTimeline, ProfileReader, ReadError, ReadLimits, ThreadTimeline,
+};
 use super::sample_timeline::SampleTimeline;
 use super::selection::{Query, SelectionError, millis};
 use crate::export::store::Store;
@@ -181,6 +183,19 @@ pub(super) async fn pauses(
         Some(query) => api.read(move |reader| reader.pauses(&query)).await?,
         None => PauseTimeline::default(),
     }))
+}
+
+/// Samples over the range by kinds of threads, from the profiles themselves.
+pub(super) async fn thread_timeline(
+    State(api): State<Api>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<ThreadTimeline>, ApiError> {
+    let mut query = Query::parse(&query.unwrap_or_default())?;
+    let work = move |reader: ProfileReader| {
+        query.select_default_type(&reader.store);
+        reader.thread_timeline(&query)
+    };
+    Ok(Json(api.read(work).await?))
 }
 
 /// The tree of all chosen profiles.

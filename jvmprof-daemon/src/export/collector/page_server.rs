@@ -67,6 +67,7 @@ pub fn router(store: Arc<Store>, options: PageOptions) -> Router {
         .route("/assets/{name}", get(asset))
         .route("/api/labels", get(json_api::labels))
         .route("/api/timeline", get(json_api::timeline))
+        .route("/api/timeline/threads", get(json_api::thread_timeline))
         .route("/api/pauses", get(json_api::pauses))
         .route("/api/flamegraph", get(json_api::flamegraph))
         .layer(CompressionLayer::new());

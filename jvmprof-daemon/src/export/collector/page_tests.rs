@@ -187,14 +187,41 @@ async fn programs_of_one_command_are_told_apart_by_their_main_class() {
     assert_eq!((groups(&one), &one["tree"]["total"]), (Vec::new(), &json!(4)));
 }
 
+fn sample_of(kind: &str, count: u64) -> Sample {
+    Sample {
+        labels: SampleLabels::new([SampleLabel { name: "thread_kind".into(), value: kind.into() }]),
+        ..Sample::of_events([frame(FrameKind::Native, "leaf")].into(), count, count * 10_000_000)
+    }
+}
+
+#[tokio::test]
+async fn a_timeline_tells_kinds_of_threads_apart() {
+    let page = PageClient::new();
+    let samples = vec![sample_of("gc", 4), sample_of("java", 6)];
+    add_profile(&page, Series { samples, ..series(&[("comm", "shop"), ("pid", "7")], Vec::new()) });
+    let timeline = page.json(&format!("/api/timeline/threads?{}", range(""))).await;
+    let sums = timeline["rows"].as_array().unwrap().iter().map(|row| {
+        let samples: Vec<f64> = serde_json::from_value(row["samples"].clone()).unwrap();
+        (row["number"].as_u64().unwrap(), samples[..40].iter().sum::<f64>(), samples.iter().sum::<f64>())
+    });
+    let expected = [((3 << 4) + 1, 4.0, 4.0), ((1 << 4) + 6, 6.0, 6.0), (8, 5.0, 10.0)];
+    let is_close = |a: f64, b: f64| (a - b).abs() < 1e-6;
+    for (row, of) in sums.zip(expected) {
+        assert!(row.0 == of.0 && is_close(row.1, of.1) && is_close(row.2, of.2), "{row:?}, not {of:?}");
+    }
+    assert_eq!((timeline["rows"].as_array().unwrap().len(), &timeline["unreadable"]), (3, &json!(0)));
+    let of_bytes = page.json(&format!("/api/timeline/threads?{}", range("&type=memory:alloc_space"))).await;
+    assert_eq!(of_bytes["rows"], json!([]));
+    let few = ReadLimits { profiles: 2, ..ReadLimits::default() };
+    let page = PageClient::with("127.0.0.1:1", few);
+    let (status, error) = page.error(&format!("/api/timeline/threads?{}", range(""))).await;
+    assert!(status == StatusCode::PAYLOAD_TOO_LARGE && error.contains("3 profiles"), "{error}");
+}
+
 #[tokio::test]
 async fn stacks_are_grouped_by_the_kind_of_their_thread() {
     let page = PageClient::new();
-    let sample = |kind: &str, count| Sample {
-        labels: SampleLabels::new([SampleLabel { name: "thread_kind".into(), value: kind.into() }]),
-        ..Sample::of_events([frame(FrameKind::Native, "leaf")].into(), count, count * 10_000_000)
-    };
-    let samples = vec![sample("gc", 4), sample("java", 6)];
+    let samples = vec![sample_of("gc", 4), sample_of("java", 6)];
     add_profile(&page, Series { samples, ..series(&[("comm", "shop"), ("pid", "7")], Vec::new()) });
     let all = page.json(&format!("/api/flamegraph?{}", range("&group=thread_kind"))).await;
     assert_eq!(groups(&all), [("(no thread_kind)", 10), ("gc", 4), ("java", 6)]);

@@ -7,6 +7,7 @@ mod decode_ahead;
 mod partial_answer;
 mod pause_timeline;
 mod plan;
+mod thread_timeline;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::proto::pprof::Profile;
 use decode_ahead::for_each_profile;
 pub(super) use pause_timeline::PauseTimeline;
 use plan::{RequestContext, SelectedProfiles};
+pub(super) use thread_timeline::ThreadTimeline;
 
 /// Limits of what one request may cost.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +141,7 @@ impl ProfileReader {
     /// See [`ReadError`].
     pub(super) fn flame_graph(&self, query: &Query) -> Result<FlameGraph, ReadError> {
         let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
-        let has_activities = unit == ShownUnit::Samples && self.is_cpu_time(query);
+        let has_activities = self.has_activities(query);
         let group = query.group.as_ref().filter(|by| self.has_several(query, by));
         let request = RequestContext { reader: self, query, group, has_activities, begin: Instant::now() };
         let selected = SelectedProfiles::new(&query.selection, &self.store);
@@ -178,6 +180,12 @@ impl ProfileReader {
         let series: Vec<_> = selections.flat_map(|of| of.series(&self.store)).collect();
         let programs: BTreeSet<_> = by.names(&series).into_values().collect();
         *by != Group::Program || programs.len() > 1
+    }
+
+    /// Returns true if what is counted was taken in activities of JVMs: samples of CPU time.
+    fn has_activities(&self, query: &Query) -> bool {
+        let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
+        unit == ShownUnit::Samples && self.is_cpu_time(query)
     }
 
     /// Returns true if all that is selected counts CPU time.

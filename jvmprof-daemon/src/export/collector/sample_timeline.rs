@@ -135,22 +135,24 @@ impl ActivityTimeline {
     }
 }
 
-struct Bars {
+/// Samples in each step of a range.
+#[derive(Debug)]
+pub(super) struct Bars {
     /// Nanoseconds.
     step: f64,
-    samples: Vec<f64>,
+    pub(super) samples: Vec<f64>,
 }
 
 impl Bars {
-    fn new(range: TimeRange) -> Self {
+    pub(super) fn new(range: TimeRange) -> Self {
         let length = range.end.0.saturating_sub(range.start.0).max(1) as f64;
         Self { step: length / BARS as f64, samples: vec![0.0; BARS] }
     }
 
     /// Spreads samples evenly over the time of their profile: bars that count whole profiles would
     /// go up and down by how many of them happen to begin in each. What lies behind the range's end
-    /// isn't shown.
-    fn add(&mut self, start: f64, duration: f64, samples: f64) {
+    /// isn't shown. `start` and `duration` are nanoseconds, the former since the range's start.
+    pub(super) fn add(&mut self, start: f64, duration: f64, samples: f64) {
         let (from, to) = (start / self.step, (start + duration) / self.step);
         let first = (from.max(0.0) as usize).min(BARS - 1);
         if to - from < 1e-9 {

@@ -1,9 +1,10 @@
 //! Stacks of a decoded pprof profile as paths of a tree.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
-use crate::profile::jvm_activity::{JvmThread, THREAD_KIND_LABEL, is_jvm};
+use crate::profile::jvm_activity::{JvmThread, SampledIn, THREAD_KIND_LABEL, is_jvm};
 use crate::profile::model::LabelSet;
 use crate::profile::pprof::line_column::JavaLineDetails;
 use crate::profile::pprof::{CheckedTables, InvalidProfile};
@@ -43,6 +44,38 @@ impl TreeBuilder {
     /// # Errors
     /// The profile's parts don't fit together; nothing of it was counted.
     pub fn add_pprof(&mut self, profile: &Profile, series: &PprofSeries<'_>) -> Result<(), InvalidProfile> {
+        self.each_pprof_path(profile, series, |builder, path, count, sampled_in| {
+            builder.add_in(path, count, sampled_in);
+        })
+    }
+
+    /// Returns the samples of the profile by what they were taken in, if the builder counts that.
+    /// Its stacks aren't added to the tree.
+    ///
+    /// # Errors
+    /// The profile's parts don't fit together.
+    pub fn sampled_in_of(
+        &mut self,
+        profile: &Profile,
+        series: &PprofSeries<'_>,
+    ) -> Result<BTreeMap<SampledIn, u64>, InvalidProfile> {
+        let mut samples = BTreeMap::new();
+        self.each_pprof_path(profile, series, |_, _, count, sampled_in| {
+            if let Some(sampled_in) = sampled_in.filter(|_| count > 0) {
+                *samples.entry(sampled_in).or_default() += count;
+            }
+        })?;
+        Ok(samples)
+    }
+
+    /// Hands the path of each stack of the profile to `take`, how often it was seen, and what it
+    /// was taken in.
+    fn each_pprof_path(
+        &mut self,
+        profile: &Profile,
+        series: &PprofSeries<'_>,
+        mut take: impl FnMut(&mut Self, &[CallStep], u64, Option<SampledIn>),
+    ) -> Result<(), InvalidProfile> {
         let tables = CheckedTables::new(profile)?;
         let position =
             |name: &str| profile.sample_type.iter().position(|value| tables.text(value.r#type) == name);
@@ -76,7 +109,7 @@ impl TreeBuilder {
                 path.extend_from_slice(&steps[range.clone()]);
             }
             let sampled_in = self.sampled_in(&path, JvmThread::new(kind, is_jvm));
-            self.add_in(&path, count, sampled_in);
+            take(self, &path, count, sampled_in);
         }
         Ok(())
     }

@@ -48,6 +48,76 @@ test("a kind of threads is shown alone, and with an activity what both have", ()
   assert.equal(jvmprof.parseEdit("thread:main"), null);
 });
 
+/// Of the process A and another one that is no JVM.
+function processes() {
+  const tree = treeOf([["label:A;acme.A.run", 9], ["label:A;acme.A.run;kernel:read", 5], ["label:A;native:mark", 4], ["label:cat;kernel:read", 2]]);
+  const [java, virtual, gc] = [1, 2, 3].map((kind) => kind << 4);
+  // The nodes: all, A, run, read, mark, cat, read.
+  tree.nodes.activity = [[], [], [java + APPLICATION, 6, virtual + APPLICATION, 3], [virtual + KERNEL], [gc + GC], [], [8]];
+  tree.nodes.lines = [[], [], [57, 9], [], [], [], []];
+  return tree;
+}
+
+test("kinds of threads are groups in place of processes, and no sample is lost", () => {
+  const tree = processes();
+  const { data: grouped, nodeOf } = jvmprof.byThreadKind(tree);
+  assert.deepEqual(drawn(grouped), {
+    virtual: [8, 0],
+    "virtual;acme.A.run": [8, 3],
+    "virtual;acme.A.run;read": [5, 5],
+    java: [6, 0],
+    "java;acme.A.run": [6, 6],
+    gc: [4, 0],
+    "gc;mark": [4, 4],
+    "(no thread_kind)": [2, 0],
+    "(no thread_kind);read": [2, 2],
+  });
+  assert.deepEqual(jvmprof.activitySamples(grouped), jvmprof.activitySamples(tree));
+  assert.deepEqual(jvmprof.threadKindSamples(grouped), jvmprof.threadKindSamples(tree));
+  const name = (node) => grouped.strings[grouped.functions.name[grouped.nodes.function[node]]];
+  const above = (node) => name(grouped.nodes.parent[node]);
+  const moved = [nodeOf(2, 1 << 4), nodeOf(2, 2 << 4), nodeOf(6, 8)];
+  assert.deepEqual(moved.map((node) => [above(node), name(node)]), [["java", "acme.A.run"], ["virtual", "acme.A.run"], ["(no thread_kind)", "read"]]);
+  const lines = grouped.nodes.lines.filter((of) => of.length);
+  assert.deepEqual(lines, [], "how a method's lines divide among kinds isn't known");
+  assert.equal(jvmprof.byThreadKind(grouped).data.nodes.parent.length, grouped.nodes.parent.length, "groups don't nest");
+});
+
+test("both sides of a comparison are grouped by kind of thread", () => {
+  const tree = processes();
+  tree.nodes.base = [3, 3, 1, 0, 2, 0, 0];
+  tree.base = 3;
+  tree.nodes.base_activity = [[], [], [1 << 4], [], [(3 << 4) + GC], [], []];
+  const { nodes, strings, functions } = jvmprof.byThreadKind(tree).data;
+  const sides = nodes.parent.map((parent, node) => [strings[functions.name[nodes.function[node]]], nodes.base[node], nodes.total[node]]);
+  assert.deepEqual(sides.filter((_, node) => nodes.parent[node] === 0), [["all", 3, 20], ["java", 1, 6], ["virtual", 0, 8], ["gc", 2, 4], ["(no thread_kind)", 0, 2]]);
+  assert.deepEqual(nodes.base_activity.flat(), [16, 1, 16 * 3 + GC, 2]);
+});
+
+test("a recording without kinds of threads has no such groups", () => {
+  assert.deepEqual([data(), treeOf([["acme.A.run", 9]])].map(jvmprof.hasThreadKinds), [false, false]);
+  assert.equal(jvmprof.hasThreadKinds(processes()), true);
+});
+
+test("a timeline of kinds of threads has their samples alone, by activity", () => {
+  const [java, gc] = [1 << 4, 3 << 4];
+  const rows = [{ number: java + KERNEL, samples: [1, 2] }, { number: gc + GC, samples: [4, 0] }, { number: java + GC, samples: [0, 0.5] }, { number: 8, samples: [7, 7] }];
+  const { samples, activities } = jvmprof.threadTimeline(rows, new Set([1]), 2);
+  assert.deepEqual(samples, [1, 2.5]);
+  assert.deepEqual([activities[KERNEL], activities[GC], activities[8]], [[1, 2], [0, 0.5], [0, 0]]);
+  assert.deepEqual(jvmprof.threadTimeline(rows, new Set([1, 3]), 2).samples, [5, 2.5]);
+  assert.deepEqual(jvmprof.threadTimeline([], new Set([0]), 2).samples, [0, 0]);
+});
+
+test("the times of samples are those of the nodes that theirs became", () => {
+  const tree = processes();
+  const samples = Buffer.from([4, 0, 1, 1]).toString("base64");
+  const times = new jvmprof.SampleTimes({ nodes: [2, 2], lines: [0, 0], activities: [1 << 4, 2 << 4], samples });
+  const { data: grouped, nodeOf } = jvmprof.byThreadKind(tree);
+  const part = times.movedTo(nodeOf).part(grouped, jvmprof.functions(grouped), [5, 6]);
+  assert.deepEqual(drawn(part), { virtual: [1, 0], "virtual;acme.A.run": [1, 1] });
+});
+
 test("shares are those of what other edits leave", () => {
   const tree = data();
   const left = jvmprof.editedData(tree, jvmprof.functions(tree), edits("hide:read", "activity:gc"));

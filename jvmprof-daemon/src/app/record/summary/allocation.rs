@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::ProgramRuns;
-use crate::own_process::stderr_line;
+use crate::own_process::{one_line, stderr_line};
 use crate::pipeline::Counts;
 use crate::pipeline::allocation::CLASS_LABEL;
 use crate::profile::model::{Batch, FrameKind};
@@ -91,7 +91,7 @@ impl AllocationSummary {
             }
             for row in rows {
                 let percent = row.bytes as f64 * 100.0 / self.bytes.max(1) as f64;
-                stderr_line!("{percent:>6.2} % {:>14}  {}", row.objects, row.name);
+                stderr_line!("{percent:>6.2} % {:>14}  {}", row.objects, one_line(&row.name));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::own_process::stderr_line;
+use crate::own_process::{one_line, stderr_line};
 use crate::pipeline::off_cpu::{holder_method_of, holder_of};
 use crate::profile::model::{Batch, Frame, Line, Sample};
 
@@ -163,14 +163,14 @@ impl LockSummary {
             let percent = lock.delay_ns as f64 * 100.0 / self.delay_ns.max(1) as f64;
             let holder = lock.holder.as_ref().map_or_else(String::new, |holder| {
                 let share = holder.delay_ns as f64 * 100.0 / lock.delay_ns.max(1) as f64;
-                let method = holder.method.as_ref().map(|method| format!(" in {}", method.name));
-                format!(", held by {} ({share:.0} %){}", holder.name, method.unwrap_or_default())
+                let method = holder.method.as_ref().map(|method| format!(" in {}", one_line(&method.name)));
+                format!(", held by {} ({share:.0} %){}", one_line(&holder.name), method.unwrap_or_default())
             });
             stderr_line!(
                 "{percent:>6.2} % {:>11}  {} in {}{holder}",
                 lock.contentions,
-                lock.name,
-                lock.method
+                one_line(&lock.name),
+                one_line(&lock.method)
             );
         }
     }

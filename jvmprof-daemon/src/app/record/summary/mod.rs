@@ -27,7 +27,7 @@ use self::waits::WaitSummary;
 use self::wall::WallSummary;
 use super::virtual_threads::VirtualThreadSummary;
 use crate::event_type::EventType;
-use crate::own_process::{SelfUsage, stderr_line};
+use crate::own_process::{SelfUsage, one_line, stderr_line};
 use crate::pipeline::{Counts, Pipeline};
 use crate::profile::model::Batch;
 
@@ -171,8 +171,9 @@ impl RecordingSummary {
             stderr_line!("    self   total");
         }
         for row in &self.top {
-            let line = row.line_text().map_or_else(String::new, |line| format!("  {line}"));
-            stderr_line!("{:>6.2} % {:>6.2} %  {}{line}", percent(row.own), percent(row.total), row.name);
+            let line = row.line_text().map_or_else(String::new, |line| format!("  {}", one_line(&line)));
+            let name = one_line(&row.name);
+            stderr_line!("{:>6.2} % {:>6.2} %  {name}{line}", percent(row.own), percent(row.total));
         }
         if let Some(allocation) = &self.allocation {
             allocation.print();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::own_process::stderr_line;
+use crate::own_process::{one_line, stderr_line};
 use crate::pipeline::off_cpu::{OffCpuCounts, is_idle, wait_of};
 use crate::profile::model::{Batch, Sample};
 
@@ -97,7 +97,7 @@ impl WaitSummary {
                 stderr_line!("  waited       waits");
             }
             for row in rows {
-                stderr_line!("{:>6.2} % {:>11}  {}", percent(row.waited_ns), row.waits, row.name);
+                stderr_line!("{:>6.2} % {:>11}  {}", percent(row.waited_ns), row.waits, one_line(&row.name));
             }
         }
     }

@@ -28,7 +28,6 @@ use crate::own_process::{cpu_time, stderr_line};
 use crate::pipeline::Pipeline;
 use samples::{Samples, Slice};
 use state::{Change, TopState};
-pub(super) use text::plain;
 
 /// Interval of polls for samples, and their longest duration before keys are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::samples::{MAX_PROCESSES, Slice};
 use crate::app::record::summary::hottest_functions::RowOrder;
+use crate::own_process::one_line;
 
 /// JVMs first, then the functions with the most samples of their own, as on the screen.
 pub(super) fn table(slice: &Slice, java: bool, limit: usize) -> String {
@@ -15,7 +16,7 @@ pub(super) fn table(slice: &Slice, java: bool, limit: usize) -> String {
     );
     for jvm in slice.jvms() {
         let pid = jvm.pid.map_or_else(String::new, |pid| pid.to_string());
-        let (name, cores) = (plain(&jvm.name), slice.cores(jvm.samples));
+        let (name, cores) = (one_line(&jvm.name), slice.cores(jvm.samples));
         let _ = writeln!(text, "{pid:>8}  {cores:>5.2} cores  {name}: {}", jvm.shares());
     }
     if slice.other_jvms > 0 {
@@ -26,16 +27,11 @@ pub(super) fn table(slice: &Slice, java: bool, limit: usize) -> String {
     let percent = |part: u64| part as f64 * 100.0 / samples.max(1) as f64;
     let _ = writeln!(text, "{:>8}  {:>8}  FUNCTION", "SELF", "TOTAL");
     for row in &rows {
-        let line = row.line_text().map_or_else(String::new, |line| format!("  {}", plain(&line)));
+        let line = row.line_text().map_or_else(String::new, |line| format!("  {}", one_line(&line)));
         let (own, total) = (percent(row.own), percent(row.total));
-        let _ = writeln!(text, "{own:>6.2} %  {total:>6.2} %  {}{line}", plain(&row.name));
+        let _ = writeln!(text, "{own:>6.2} %  {total:>6.2} %  {}{line}", one_line(&row.name));
     }
     text
-}
-
-/// A name without what would move a terminal's cursor: processes choose their names.
-pub(in crate::app::record) fn plain(name: &str) -> String {
-    name.replace(char::is_control, "\u{fffd}")
 }
 
 #[cfg(test)]
@@ -55,6 +51,5 @@ mod tests {
         assert_eq!(table(&slice(300), false, 2), expected);
         assert!(table(&slice(300), true, 1).ends_with(" 66.67 %   66.67 %  com.acme.Order.copy\n"));
         assert!(table(&crowd(), true, 1).contains("\n           0.01 cores  all JVMs beyond 500\n"));
-        assert_eq!(plain("a\u{1b}[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
     }
 }
