@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -28,10 +28,17 @@ public class Boxing {
 }
 "#;
 
-/// Keeps other tests of this file from putting breakpoints into the same libjvm.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Who has breakpoints in the JDKs' libjvm files.
+static BREAKPOINTS_IN_JDKS: RwLock<()> = RwLock::new(());
+
+/// Keeps other tests from putting breakpoints into a libjvm in which this one counts them.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    BREAKPOINTS_IN_JDKS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps tests from counting breakpoints while this one puts some there.
+pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
+    BREAKPOINTS_IN_JDKS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The row of a class or method in a summary's table.
@@ -41,7 +48,7 @@ pub(crate) fn row<'a>(summary: &'a Value, table: &str, name: &str) -> Option<&'a
 
 #[test]
 fn what_escape_analysis_takes_away_is_not_allocated() {
-    let _alone = alone();
+    let _beside_others = beside_others();
     let dir = scratch();
     let classes = compile_java(dir.path(), "Boxing", BOXING);
     let classes = classes.to_str().expect("a path in UTF-8");
@@ -87,7 +94,7 @@ public class Concatenation {
 
 #[test]
 fn a_concatenation_allocates_what_the_compiler_leaves_of_it() {
-    let _alone = alone();
+    let _beside_others = beside_others();
     let dir = scratch();
     // For JDK 8: since 9, javac leaves it to the JVM how strings are concatenated.
     let classes = compile_java(dir.path(), "Concatenation", CONCATENATION);
@@ -149,7 +156,7 @@ public class ShortLived {
 
 #[test]
 fn what_threads_allocate_that_end_soon_is_counted() {
-    let _alone = alone();
+    let _beside_others = beside_others();
     let dir = scratch();
     let classes = compile_java(dir.path(), "ShortLived", SHORT_LIVED);
     let written = dir.path().join("sum");
@@ -168,7 +175,7 @@ fn what_threads_allocate_that_end_soon_is_counted() {
 
 #[test]
 fn the_class_can_be_a_label() {
-    let _alone = alone();
+    let _beside_others = beside_others();
     let dir = scratch();
     let classes = compile_java(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().pop().expect("there is one");
@@ -347,7 +354,7 @@ fn is_chain(stack: &str, is_allocation: bool) -> bool {
 
 #[test]
 fn the_clock_and_uprobes_do_not_mix_their_stacks() {
-    let _alone = alone();
+    let _beside_others = beside_others();
     let dir = scratch();
     let classes = compile_java(dir.path(), "Chains", CHAINS);
     let classes = classes.to_str().expect("a path in UTF-8");

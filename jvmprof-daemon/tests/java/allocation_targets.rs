@@ -18,7 +18,6 @@ use crate::support::{
 
 #[test]
 fn a_jvm_without_symbols_says_so() {
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_java(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().into_iter().next().expect("there is one");
@@ -47,7 +46,6 @@ fn a_jvm_without_symbols_says_so() {
 
 #[test]
 fn a_jvm_whose_libjvm_was_deleted_or_upgraded_is_seen_beside_one_of_the_new_file() {
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_java(dir.path(), "Boxing", BOXING);
     let mut homes = jdks().into_iter();
@@ -101,7 +99,6 @@ fn stripped_jdk(home: &Path, into: &Path) -> PathBuf {
 
 #[test]
 fn breakpoints_are_not_where_a_container_says() {
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_java(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().into_iter().next().expect("there is one");
@@ -173,7 +170,6 @@ impl Drop for DebuginfodServer {
 
 #[test]
 fn a_debug_file_from_debuginfod_shows_the_allocations_of_a_stripped_jvm() {
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_java(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().into_iter().next().expect("there is one");

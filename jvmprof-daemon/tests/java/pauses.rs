@@ -6,6 +6,7 @@ use std::path::Path;
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use serde_json::Value;
 
+use crate::allocation::beside_others;
 use crate::support::{Workload, compile_java_for, jdks, record_json, scratch};
 
 /// Collections that memory asks for and that the program does, thread dumps, and searches for
@@ -82,6 +83,7 @@ fn same<'a>(seen: &[Pause], logged: &'a [Pause]) -> &'a [Pause] {
 
 #[test]
 fn pauses_are_those_of_the_jvms_own_log() {
+    let _beside_others = beside_others();
     for (feature, home) in jdks() {
         let dir = scratch();
         let classes = compile_java_for(8, dir.path(), "Stops", STOPS);
