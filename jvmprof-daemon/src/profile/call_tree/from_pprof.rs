@@ -6,6 +6,7 @@ use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
 use crate::profile::jvm_activity::{JvmThread, THREAD_KIND_LABEL, is_jvm};
 use crate::profile::model::LabelSet;
 use crate::profile::pprof::line_column::JavaLineDetails;
+use crate::profile::pprof::sample_times::TimesInRange;
 use crate::profile::pprof::{CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Location, Profile, Sample};
 
@@ -20,6 +21,8 @@ pub struct PprofSeries<'a> {
     pub labels: Option<&'a LabelSet>,
     /// The type of the value that is counted; else `samples`, or the first one.
     pub sample_type: Option<&'a str>,
+    /// When its samples were taken, if that is kept beside the tree.
+    pub times: Option<&'a TimesInRange>,
 }
 
 /// The group of stacks of which the kind of thread isn't known.
@@ -63,7 +66,7 @@ impl TreeBuilder {
             ranges.push(start..steps.len());
         }
         let mut path = Vec::new();
-        for sample in &profile.sample {
+        for (position, sample) in profile.sample.iter().enumerate() {
             let count = sample.value.get(value).and_then(|&count| u64::try_from(count).ok()).unwrap_or(0);
             let kind = kind(sample);
             path.clear();
@@ -76,7 +79,11 @@ impl TreeBuilder {
                 path.extend_from_slice(&steps[range.clone()]);
             }
             let sampled_in = self.sampled_in(&path, JvmThread::new(kind, is_jvm));
-            self.add_in(&path, count, sampled_in);
+            let end = self.add_in(&path, count, sampled_in);
+            if let (Some(node), Some(times)) = (end, series.times) {
+                let line = self.attributed_line(&path);
+                self.times.add((node, line, sampled_in), times.of(position), count);
+            }
         }
         Ok(())
     }
