@@ -7,7 +7,7 @@ use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use jvmprof_daemon::profile::pprof::sample_times::keep_within;
 
-use super::{collector, daemon};
+use super::{collector, daemon_until};
 use crate::support::{Workload, compile, scratch, signal};
 
 /// Works in the first half of each second of the host's clock.
@@ -28,10 +28,10 @@ int main(void) {
 const SECOND: i64 = 1_000_000_000;
 
 /// The samples of that program in a store, and the times of those that have one, in milliseconds of
-/// their second.
+/// their second. None before the store is there.
 fn samples_of_half(dir: &Path) -> (u64, Vec<u32>) {
-    let store = Store::open_for_reading(dir).unwrap();
     let (mut samples, mut times) = (0, Vec::new());
+    let Ok(store) = Store::open_for_reading(dir) else { return (samples, times) };
     for reference in store.profiles(TimeRange::ALL, &[Matcher::equal("comm", "half")]) {
         samples += reference.samples;
         let mut profile = decode(&store.read(&reference).unwrap(), DecodeLimits::default()).unwrap();
@@ -60,7 +60,9 @@ fn times_of_samples_are_those_of_the_hosts_clock_and_go_where_they_should() {
         "--remote-store-address",
         &remote_address,
     ];
-    let (log, success) = daemon(&args, Duration::from_secs(6));
+    // A busy machine takes its time.
+    let is_done = |since, _: &str| since > Duration::from_secs(4) && samples_of_half(&local).0 > 60;
+    let (log, success) = daemon_until(&dir.path().join("spool"), &args, is_done);
     assert!(success, "{log}");
     for collector in [&mut first, &mut second] {
         signal(collector.id(), "TERM");
