@@ -60,7 +60,10 @@
     state.base = jvmprof.parseBase(query.get("base"));
     if (query.has("base") && !state.base) wrong("base");
     state.baseMatches = query.has("base_match") ? conditions(query.getAll("base_match").filter(Boolean)) : null;
-    return [state, jvmprof.readViewState(query)];
+    const view = jvmprof.readViewState(query);
+    // A part is one of a time that doesn't move.
+    if (state.range || state.heat !== jvmprof.SECONDS) view.part = null;
+    return [state, view];
   }
 
   function selectionQuery(state) {
@@ -106,7 +109,10 @@
   }
 
   /// What of a state the collector is asked for, as text: how it is looked at isn't in it.
-  const askedFor = (state) => address({ ...state, heat: "", refresh: 0 }, {});
+  const askedFor = (state) => {
+    const heat = state.heat === jvmprof.SECONDS ? state.heat : "";
+    return address({ ...state, heat, refresh: 0 }, {});
+  };
 
   // Answers
 
@@ -167,6 +173,7 @@
       this.view = jvmprof.view = new jvmprof.ProfileView(this.holder, {
         state: this.viewState,
         onState: (changes, asNewEntry) => {
+          if (changes.part) this.pin();
           Object.assign(this.viewState, changes);
           this.writeAddress(asNewEntry);
           if ("edits" in changes) this.followEdits();
@@ -185,6 +192,7 @@
       else if (changes.from) this.state = { ...this.state, ...changes, range: null, refresh: 0 };
       else this.state = { ...this.state, ...changes };
       this.state.wrong = [];
+      if (changes.range || changes.from) this.forgetPart();
       this.time.show(this.state);
       this.types.value = this.state.type;
       this.filters.show(this.state);
@@ -193,11 +201,28 @@
       this.load();
     }
 
-    /// Nothing is asked for anew.
+    /// Nothing is asked for anew, but for the times of samples.
     changeHeat(heat) {
+      const changesTimes = (this.state.heat === jvmprof.SECONDS) !== (heat === jvmprof.SECONDS);
       this.state.heat = heat;
+      if (changesTimes) this.forgetPart();
       this.showHeat();
       this.writeAddress(false);
+      if (changesTimes) this.load();
+    }
+
+    forgetPart() {
+      this.viewState.part = this.view.state.part = null;
+    }
+
+    /// Stays at the time that is shown, since a part of it was chosen.
+    pin() {
+      if (!this.state.range) return;
+      const [from, to] = this.bounds;
+      this.state = { ...this.state, from, to, range: null, refresh: 0 };
+      this.time.show(this.state);
+      if (document.body.classList.contains("loading")) this.load();
+      else this.schedule();
     }
 
     showHeat() {
@@ -232,7 +257,13 @@
     }
 
     refreshDownload() {
-      this.download.href = `/api/pprof?${selectionQuery(this.state)}`;
+      const query = selectionQuery(this.state);
+      if (this.query?.has("times")) query.set("times", "1");
+      if (query.has("times") && this.viewState.part) {
+        const [from, to] = this.viewState.part.map((ms) => this.bounds[0] + ms);
+        for (const [name, value] of Object.entries({ from, to, times: "known" })) query.set(name, String(value));
+      }
+      this.download.href = `/api/pprof?${query}`;
     }
 
     schedule() {
@@ -246,8 +277,13 @@
       this.running?.abort();
       const running = (this.running = new AbortController());
       this.asked = askedFor(this.state);
-      const query = (this.selection = selectionQuery(this.state));
-      this.query = comparedQuery(this.state);
+      this.selection = selectionQuery(this.state);
+      const query = new URLSearchParams(this.selection);
+      this.bounds = ["from", "to"].map((name) => Number(query.get(name)));
+      this.noTimes = this.state.heat === jvmprof.SECONDS ? jvmprof.whyNoTimes(this.state, this.bounds) : null;
+      const byTimes = this.state.heat === jvmprof.SECONDS && !this.noTimes;
+      if (byTimes) query.set("times", "1");
+      this.query = byTimes ? query : comparedQuery(this.state);
       this.isShown = false;
       this.threads = null;
       const threads = this.chosenThreadKinds() ? this.askThreads() : null;
@@ -387,13 +423,25 @@
         const text = `${format.count(flame.unreadable)} stored profiles couldn't be read and are missing here; the collector's log says why.`;
         this.message.append(element("p.notice", {}, text));
       }
+      const ofTimes = this.noTimes ?? (flame.times ? jvmprof.untimedNotice(flame.times, flame.tree.total) : null);
+      if (ofTimes) this.message.append(element("p.notice", {}, ofTimes));
       const isEmpty = flame.tree.total + (flame.tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
       if (isEmpty) this.showEmpty(timeline.newest_ms);
       else {
         const measure = jvmprof.measure(this.state.type === CPU_TIME ? "nanoseconds" : flame.unit, flame.period_ns);
-        this.view.show(flame.tree, measure, { sides: flame.sides, unit: flame.unit, mostLacking: flame.most_lacking, ofThreads: this.state.group === "thread_kind" });
+        const [from, to] = this.bounds;
+        this.view.show(flame.tree, measure, {
+          sides: flame.sides,
+          unit: flame.unit,
+          mostLacking: flame.most_lacking,
+          times: flame.times?.nodes.length ? new jvmprof.SampleTimes(flame.times) : null,
+          durationMs: to - from,
+          periodNs: flame.period_ns,
+          clock: { from, text: (ms) => this.clock(ms) },
+          ofThreads: this.state.group === "thread_kind",
+        });
       }
     }
 

@@ -19,7 +19,8 @@
     }
     const two = (number) => String(number).padStart(2, "0");
     const clock = `${two(time.getHours())}:${two(time.getMinutes())}`;
-    return step < MINUTE ? `${clock}:${two(time.getSeconds())}` : clock;
+    const fraction = step < 1000 ? `.${String(time.getMilliseconds()).padStart(3, "0")}` : "";
+    return step < MINUTE ? `${clock}:${two(time.getSeconds())}${fraction}` : clock;
   }
 
   /// Round times between two, `[{time, text}]`, about `count` of them.

@@ -9,7 +9,7 @@
   const GAP = 1;
 
   /// What the timeline can show, by what the address says.
-  jvmprof.HEATS = { "": "Load", groups: "Heatmap of groups", activities: "Heatmap of JVM time" };
+  jvmprof.HEATS = { "": "Load", groups: "Heatmap of groups", activities: "Heatmap of JVM time", seconds: "Sub-second heatmap" };
 
   /// The same in the timeline's name.
   jvmprof.HEAT_LABELS = { groups: " by group", activities: " by what JVMs' time went to" };

@@ -13,8 +13,9 @@
       this.node = element("div.edits", { role: "group", "aria-label": "What is shown of the profile", hidden: true });
     }
 
-    /// Shows those that do something to the view of these `frames`, of data that says in what its
-    /// samples were taken or doesn't; the others stay as they are.
+    /// Shows `part`, the text of a part of the time, and those edits that do something to the view
+    /// of these `frames`, of data that says in what its samples were taken or doesn't; the others
+    /// stay as they are.
     show(edits, part, frames, hasActivities) {
       this.texts = edits.map(({ text }) => text);
       this.shown = edits.filter((edit) => jvmprof.hasEffect(edit, frames, hasActivities));
@@ -25,7 +26,7 @@
       };
       const undo = element("button.chip.add", { type: "button", title: "Undo the last one (u)", onclick: () => this.undo() }, "Undo");
       this.node.replaceChildren(
-        ...(part ? [chip(jvmprof.partText(part), () => this.onWhole())] : []),
+        ...(part ? [chip(part, () => this.onWhole())] : []),
         ...this.shown.map(({ title, text }) => chip(title, () => this.takeBack(text))),
         ...(this.shown.length ? [undo] : []),
       );

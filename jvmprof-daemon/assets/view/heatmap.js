@@ -23,6 +23,7 @@
   };
 
   const seconds = (ms) => `${(ms / 1_000).toFixed(ms % 1_000 ? 2 : 0)} s`;
+  const timeText = (ms, clock) => (clock ? clock.text(ms) : seconds(ms));
 
   class Heatmap {
     /// `onPart([from, to] or null)` gets what was chosen, in milliseconds since the start.
@@ -45,13 +46,15 @@
       jvmprof.theme.listeners.push(() => this.draw());
     }
 
-    /// Shows these times, of a recording of `duration` milliseconds; null for none. `part` is
-    /// chosen, as are activities, beside which the others stay, and kinds of threads.
-    show(times, { duration, periodNs, part, chosen = null, threadKinds = null }) {
+    /// Shows these times, of a recording of `duration` milliseconds; null for none. `clock`: see
+    /// view.js. `part` is chosen, as are activities, beside which the others stay, and kinds of
+    /// threads.
+    show(times, { duration, periodNs, clock = null, part, chosen = null, threadKinds = null }) {
       this.node.hidden = !times || times.times.length === 0;
       if (this.node.hidden) return;
       this.duration = Math.max(duration, times.times[times.times.length - 1] + 1);
       this.periodNs = periodNs;
+      this.clock = clock;
       this.part = part;
       this.step = jvmprof.heatStep(this.duration);
       this.columns = Math.ceil(this.duration / this.step);
@@ -142,9 +145,16 @@
 
     drawAxes(y, width) {
       this.scale.replaceChildren(...jvmprof.scaleLabels(y, "CPUs"));
-      const times = d3.ticks(0, this.duration, Math.max(2, Math.floor(width / 110)));
       const place = (time) => (width * time) / (this.columns * this.step);
-      this.axis.replaceChildren(...times.filter((time) => place(time) > 16 && place(time) < width - 16).map((time) => jvmprof.axisLabel(seconds(time), { left: `${place(time)}px` })));
+      const inside = this.ticks(Math.max(2, Math.floor(width / 110))).filter(({ time }) => place(time) > 16 && place(time) < width - 16);
+      this.axis.replaceChildren(...inside.map(({ time, text }) => jvmprof.axisLabel(text, { left: `${place(time)}px` })));
+    }
+
+    /// About `count` round times, `[{time, text}]`.
+    ticks(count) {
+      if (!this.clock) return d3.ticks(0, this.duration, count).map((time) => ({ time, text: seconds(time) }));
+      const { from } = this.clock;
+      return jvmprof.timeTicks(from, from + this.duration, count).map(({ time, text }) => ({ time: time - from, text }));
     }
 
     /// The time below the mouse: of the load by x alone, of the heatmap by the cell.
@@ -168,12 +178,12 @@
       const time = this.time(event);
       if (this.anchor) {
         this.dragged = [Math.min(time, this.anchor.time), Math.max(time, this.anchor.time)];
-        this.hint.textContent = this.dragged.map(seconds).join(" – ");
+        this.hint.textContent = jvmprof.partText(this.dragged, this.clock);
         this.draw();
         return;
       }
       const column = Math.min(this.columns - 1, Math.floor(time / this.step));
-      this.hint.textContent = `${seconds(time)} · ${format.short(this.cpus(this.columnSamples(column)))} CPUs · drag to choose`;
+      this.hint.textContent = `${timeText(time, this.clock)} · ${format.short(this.cpus(this.columnSamples(column)))} CPUs · drag to choose`;
     }
 
     end(event) {
@@ -195,7 +205,7 @@
       const last = this.columns * ROWS - 1;
       const steps = { ArrowLeft: -ROWS, ArrowRight: ROWS, ArrowUp: -1, ArrowDown: 1, PageUp: -10 * ROWS, PageDown: 10 * ROWS, Home: -last, End: last };
       if (this.cursor.press(event, steps, 0, last)) {
-        this.hint.textContent = `${this.keyPart().map(seconds).join(" – ")} · Shift and arrows choose, Enter shows`;
+        this.hint.textContent = `${jvmprof.partText(this.keyPart(), this.clock)} · Shift and arrows choose, Enter shows`;
         this.draw();
       } else if (event.key === "Enter" && this.cursor.isShown()) {
         const part = this.keyPart();
@@ -222,5 +232,5 @@
   }
 
   jvmprof.Heatmap = Heatmap;
-  jvmprof.partText = (part) => part.map(seconds).join(" – ");
+  jvmprof.partText = (part, clock = null) => part.map((ms) => timeText(ms, clock)).join(" – ");
 })(globalThis.jvmprof);

@@ -136,12 +136,13 @@
 
     /// Shows a tree as the collector and the recorded file have it. `sides`: what its two sides are
     /// compared by, if there are two; `unit`: of their numbers; `times`: when samples were taken,
-    /// in a recording of `durationMs`; `pauses`: of its JVMs; `mostLacking`: samples that a frame
-    /// may lack; `ofThreads`: its groups are threads or their kinds.
-    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, pauses = [], mostLacking = 0, ofThreads = false } = {}) {
+    /// in a recording of `durationMs`, and `clock` its begin and texts of times in it, where these
+    /// are of the day; `pauses`: of its JVMs; `mostLacking`: samples that a frame may lack;
+    /// `ofThreads`: its groups are threads or their kinds.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
-      Object.assign(this, { sides, unit, times, durationMs, periodNs, pauses, mostLacking, ofThreads });
+      Object.assign(this, { sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads });
       this.applySwitches();
       this.whole = data;
       this.asked = new Set();
@@ -170,8 +171,8 @@
       const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) };
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.edits.show(edits, part, frames, Boolean(this.data.nodes.activity?.length));
-      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part, chosen, threadKinds });
+      this.edits.show(edits, part && jvmprof.partText(part, this.clock), frames, Boolean(this.data.nodes.activity?.length));
+      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, clock: this.clock, part, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.data.total });
       this.flame.draw(root, root.value);
@@ -271,13 +272,18 @@
       this.showZoomed(node);
       if (node) this.fetchPruned([this.state.zoom], node);
       else if (this.state.zoom && index < 0) this.fetchPruned([this.state.zoom], null);
-      if (this.state.zoom && index < 0 && !this.fetchSubtrees) this.showNotices(NOT_THERE);
+      if (this.state.zoom && index < 0 && !this.canFetch()) this.showNotices(NOT_THERE);
+    }
+
+    /// Subtrees come without the times of their samples.
+    canFetch() {
+      return Boolean(this.fetchSubtrees) && !this.times;
     }
 
     /// Fetches what is below these nodes, if something of it was pruned or they aren't known.
     async fetchPruned(hashes, node) {
       const targets = hashes.filter((hash) => !this.asked.has(hash)).slice(0, MOST_TARGETS);
-      if (!this.fetchSubtrees || !targets.length || (node && !jvmprof.hasPruned(node))) return;
+      if (!this.canFetch() || !targets.length || (node && !jvmprof.hasPruned(node))) return;
       targets.forEach((hash) => this.asked.add(hash));
       const { whole } = this;
       document.body.classList.add("fetching");
@@ -346,7 +352,7 @@
       const share = (samples) => format.share(samples, this.tree.value);
       const shares = (samples) => `${this.flame.measure.number(samples)} (${share(samples)})`;
       const isAll = this.state.frames === "all" && !this.isEdited && !this.state.part;
-      const pruned = { shares, mostLacking: this.mostLacking, isAll, canFetch: Boolean(this.fetchSubtrees) };
+      const pruned = { shares, mostLacking: this.mostLacking, isAll, canFetch: this.canFetch() };
       const texts = [
         text,
         this.comparison?.notice(),

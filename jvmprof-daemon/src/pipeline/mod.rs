@@ -190,9 +190,10 @@ impl Pipeline {
         self.sampler.urgent().await;
     }
 
-    /// Keeps the time of each sample of CPU time from now on, for as many as there is memory.
-    pub fn keep_times(&mut self) {
-        self.state.windows.keep_times();
+    /// Says whether the time of each sample of CPU time is kept from now on, of as many as there is
+    /// memory for.
+    pub fn keep_times(&mut self, are_kept: bool) {
+        self.state.windows.keep_times(are_kept);
     }
 
     pub fn clock(&self) -> SampleClock {

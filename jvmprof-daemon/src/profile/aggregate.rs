@@ -1,5 +1,7 @@
 //! Counting equal stacks of equal label sets.
 
+mod event_times;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use super::model::{Batch, Frame, LabelSet, Sample, SampleLabels, Series};
 use super::stack_budget::{MAX_STACK_BYTES, StackBudget};
 use crate::event_type::EventType;
 use crate::types::FastHasher;
+use event_times::EventTimes;
 
 /// The samples of one window.
 ///
@@ -31,26 +34,6 @@ pub struct Aggregator<K> {
     over_limit: u64,
     budget: StackBudget,
     times: EventTimes,
-}
-
-/// Times of events that are kept in a window, at most: 8 MiB of them.
-const MAX_TIMES: usize = 2 << 20;
-
-/// The time of the events that are counted now, if it is to be kept.
-#[derive(Debug, Default)]
-struct EventTimes {
-    now_ms: Option<u32>,
-    kept: usize,
-}
-
-impl EventTimes {
-    /// Keeps the time, if there is room for it.
-    fn push(&mut self, times: &mut Vec<u32>) {
-        if let Some(now) = self.now_ms.filter(|_| self.kept < MAX_TIMES) {
-            times.push(now);
-            self.kept += 1;
-        }
-    }
 }
 
 /// The event, time and period of a window's samples.
@@ -151,7 +134,7 @@ struct StackCount<K> {
     label_key: K,
     pending: bool,
     /// See [`Sample::times`].
-    times: Vec<u32>,
+    times: Vec<i32>,
 }
 
 impl<K> StackCount<K> {
@@ -252,8 +235,16 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
 
     /// Sets the time of the events that are counted from now on, in milliseconds since the window's
     /// start: it is kept with their stack.
-    pub fn set_time(&mut self, now_ms: Option<u32>) {
+    pub fn set_time(&mut self, now_ms: Option<i32>) {
         self.times.now_ms = now_ms;
+    }
+
+    /// Says that the window has begun so much later than the kept times are counted from.
+    pub fn move_times(&mut self, later_ms: i32) {
+        let all = self.series.iter_mut().map(|(_, stacks)| stacks).chain(self.unlabelled.values_mut());
+        for stack in all.flat_map(HashMap::values_mut) {
+            stack.times.iter_mut().for_each(|time| *time = time.saturating_sub(later_ms));
+        }
     }
 
     /// Counts an event with its stack.
@@ -370,7 +361,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
             self.over_limit += extend_series(&mut by_labels, self.limit.as_ref(), &labels, samples);
         }
         self.budget.clear();
-        self.times.kept = 0;
+        self.times.clear();
         if !unlabelled.is_empty() {
             self.ended_windows.push(EndedWindow { window, unlabelled, limit: self.limit.clone() });
         }
@@ -434,7 +425,7 @@ fn count<K>(
     let key = StackKey::new(frames, labels, weight.stratum);
     if let Some(counted) = stacks.get_mut(&key) {
         counted.add(weight);
-        times.push(&mut counted.times);
+        times.push(&mut counted.times, budget);
         return;
     }
     let fits = budget.allocate(key.frames.len(), size_of::<(StackKey, StackCount<K>)>());
@@ -449,7 +440,7 @@ fn count<K>(
     let counted =
         stacks.entry(key).or_insert(StackCount { weight: none, label_key, pending, times: Vec::new() });
     counted.add(weight);
-    times.push(&mut counted.times);
+    times.push(&mut counted.times, budget);
 }
 
 fn into_samples<K: Copy>(

@@ -156,8 +156,9 @@ pub struct Sample {
     /// The sum of their values, in the unit of the batch's event: nanoseconds of CPU time, bytes of
     /// objects.
     pub value: u64,
-    /// When the events were, in milliseconds since the batch's start; empty where that isn't kept.
-    pub times: Vec<u32>,
+    /// When the events were, as far as that is kept, in milliseconds since the batch's start: below
+    /// zero for one that was taken before and came late.
+    pub times: Vec<i32>,
 }
 
 impl Sample {

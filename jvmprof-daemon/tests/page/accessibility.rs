@@ -132,6 +132,7 @@ fn axe_finds_nothing_wrong_with_the_collectors_page() {
         for view in [
             "",
             "?timeline=activities",
+            "?timeline=seconds&match=comm=java&range=5m",
             "?view=both&match=comm=java",
             "?base=before&view=both&match=comm=java&range=2m",
         ] {

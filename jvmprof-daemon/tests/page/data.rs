@@ -181,7 +181,7 @@ pub(crate) fn window(
     for _ in 0..samples {
         let sample = Sample::of_events(stack(&mut frames, numbers, shape).into(), 1, 10_101_010);
         // More of it in the first half.
-        let time = numbers.skewed(duration.as_millis() as usize) as u32;
+        let time = numbers.skewed(duration.as_millis() as usize) as i32;
         shop.push(Sample { times: vec![time], ..of_kind(sample, "java") });
     }
     let recursion: Vec<_> =
@@ -276,7 +276,7 @@ pub(crate) fn busy_jvm(
         let count = (samples * share / 100).max(1);
         // Most of it in the second half.
         let millis = duration.as_millis() as usize;
-        let times = (0..count).map(|_| (millis - 1 - numbers.skewed(millis)) as u32).collect();
+        let times = (0..count).map(|_| (millis - 1 - numbers.skewed(millis)) as i32).collect();
         let sample = Sample::of_events(stack.into(), count as u64, count as u64 * 10_101_010);
         batch.series[0].samples.push(Sample { times, ..of_kind(sample, kind) });
     }

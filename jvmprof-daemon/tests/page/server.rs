@@ -37,13 +37,13 @@ pub(crate) fn open(dir: &Path) -> Arc<Store> {
     Arc::new(Store::open(dir, StoreOptions::default()).unwrap())
 }
 
-/// Stores a batch as the daemon would have pushed it.
+/// Stores a batch as the daemon would have pushed it, with the times of samples.
 pub(crate) fn push(store: &Store, batch: &Batch) {
     let profiles: Vec<_> = batch
         .series
         .iter()
         .map(|series| {
-            let profile = pprof::for_push(batch, series);
+            let profile = pprof::PushEncoder::new(batch).with_times(true).encode(series);
             NewProfile {
                 labels: with_name(&series.labels, batch.event.descriptor().series),
                 start: batch.start.into(),

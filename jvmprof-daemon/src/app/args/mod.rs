@@ -21,7 +21,7 @@ pub use completions::{CompletionsArgs, ManPagesArgs};
 pub use daemon::{
     BudgetArgs, CompressionArg, ConfigArgs, ContainerArgs, DaemonArgs, DeliveryArg, DeliveryArgs,
     HostFractionArgs, HostIdentityArg, LabelArgs, LocalStoreArgs, OtlpArgs, OtlpProtocolArg, PyroscopeArgs,
-    RemoteStoreArgs, SymbolizeArg, TelemetryArgs, UploadArgs,
+    RemoteStoreArgs, SampleTimesArg, SymbolizeArg, TelemetryArgs, UploadArgs,
 };
 pub use diff::DiffArgs;
 pub use doctor::DoctorArgs;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use crate::app::args::{
-    CompressionArg, DaemonArgs, OtlpArgs, OtlpProtocolArg, PyroscopeArgs, RemoteStoreArgs,
+    CompressionArg, DaemonArgs, OtlpArgs, OtlpProtocolArg, PyroscopeArgs, RemoteStoreArgs, SampleTimesArg,
 };
 use crate::app::errors::UsageError;
 use crate::export::delivery::Backend;
@@ -35,10 +35,14 @@ fn parca_backends(args: &DaemonArgs, names: &mut HashSet<String>) -> Result<Vec<
         &args.remote.remote_store_client_key,
     )?;
     let stores = args.remote.remote_store_address.iter();
-    let stores = stores.map(|address| (STORE, parca_options(&args.remote, address)));
+    let sample_times = args.delivery.sample_times == SampleTimesArg::RemoteStore;
+    let stores =
+        stores.map(|address| (STORE, ParcaOptions { sample_times, ..parca_options(&args.remote, address) }));
     let collector = args.delivery.collector_address.iter();
-    let collector =
-        collector.map(|address| (COLLECTOR, ParcaOptions { insecure: true, ..ParcaOptions::new(address) }));
+    let sample_times = args.delivery.sample_times != SampleTimesArg::Off;
+    let collector = collector.map(|address| {
+        (COLLECTOR, ParcaOptions { insecure: true, sample_times, ..ParcaOptions::new(address) })
+    });
     let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
     let mut backends = Vec::new();
     for (flag, options) in stores.chain(collector) {

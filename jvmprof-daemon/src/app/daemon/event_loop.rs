@@ -15,7 +15,7 @@ use super::reload::{DaemonState, ReloadedSettings, SighupReloader};
 use super::sinks;
 use super::telemetry::DaemonTelemetry;
 use super::window_schedule::WindowSchedule;
-use crate::app::args::DaemonArgs;
+use crate::app::args::{DaemonArgs, SampleTimesArg};
 use crate::app::native_options;
 use crate::app::pipeline_options::{daemon_memory, node_name, options};
 use crate::app::shutdown_signals::ShutdownSignals;
@@ -54,6 +54,11 @@ fn profiled_events(args: &DaemonArgs) -> BTreeSet<EventType> {
 /// Returns the options for the labels of series.
 fn label_options(args: &DaemonArgs) -> LabelOptions {
     args.labels.options(args.labels.node.clone().unwrap_or_else(node_name))
+}
+
+/// Returns true if a sink gets the times of samples.
+fn keeps_times(args: &DaemonArgs) -> bool {
+    args.delivery.sample_times != SampleTimesArg::Off
 }
 
 /// Why the event loop ended.
@@ -104,8 +109,9 @@ impl<'a> DaemonLoop<'a> {
         options.memory = daemon_memory(&args);
         options.containers = args.container.options();
         options.labels = label_options(&args);
-        let pipeline = Pipeline::start(&options)
+        let mut pipeline = Pipeline::start(&options)
             .context("cannot sample; `jvmprof doctor` says what this kernel and these capabilities allow")?;
+        pipeline.keep_times(keeps_times(&args));
         let sinks: Vec<_> = delivery.counts().into_iter().map(|(sink, _)| sink).collect();
         tracing::info!(
             clock = pipeline.clock().as_str(),
@@ -237,6 +243,7 @@ impl<'a> DaemonLoop<'a> {
         if new.changes_labels() {
             self.pipeline.set_labels(label_options(&new.args));
         }
+        self.pipeline.keep_times(keeps_times(&new.args));
         self.schedule.set_window(new.args.push_interval);
         self.host = HostChoice::of(&new.args).status();
         self.args = new.args;

@@ -25,6 +25,7 @@ const SINKS: &[&str] = &[
     "local-store-",
     "delivery",
     "spool-",
+    "sample-times",
 ];
 /// Further settings that may change while the daemon runs.
 const WINDOWS: &[&str] = &["push-interval", "frequency", "max-cpu"];

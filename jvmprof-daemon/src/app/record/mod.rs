@@ -109,9 +109,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             ));
         }
     };
-    if outputs.iter().any(OutputFile::shows_times) {
-        pipeline.keep_times();
-    }
+    pipeline.keep_times(outputs.iter().any(OutputFile::shows_times));
     pipeline.keep_pauses();
     let mut child = match paused {
         Some(paused) => {

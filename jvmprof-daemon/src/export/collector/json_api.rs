@@ -4,6 +4,9 @@
 //! values of one label are alternatives. `type`: `memory:alloc_space`, a series and its sample
 //! type; CPU time without it. `under`: the hash of a node's path, any number; only stacks through
 //! one of these nodes are in the answer. `under_group`: the groups that these nodes are in.
+//! `times=1`: samples count by their own times, of at most a quarter of an hour, and a flame graph
+//! says when they were taken; where that isn't known, by the begin of their profile, or not at all
+//! with `times=known`.
 //! `base_from`, `base_to`, `base_match`: what a flame graph is compared with. Errors are `{"error":
 //! "..."}`.
 
@@ -61,7 +64,9 @@ impl ApiError {
     fn status(&self) -> StatusCode {
         match self {
             Self::Selection(_) => StatusCode::BAD_REQUEST,
-            Self::Read(ReadError::TooMuch { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Read(ReadError::TooMuch { .. } | ReadError::TooManyTimes { .. }) => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
             Self::Read(ReadError::TooSlow { .. }) => StatusCode::GATEWAY_TIMEOUT,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Read(_) | Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,

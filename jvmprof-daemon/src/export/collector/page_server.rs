@@ -40,11 +40,12 @@ pub(super) const HEALTH_PATH: &str = "/healthz";
 const PAGE: Asset = asset!("collector.html");
 
 /// Files that only this page has.
-const OWN: [Asset; 7] = [
+const OWN: [Asset; 8] = [
     asset!("controls.js"),
     asset!("labels.js"),
     asset!("timeline.js"),
     asset!("timeline_heat.js"),
+    asset!("seconds.js"),
     asset!("compare_controls.js"),
     asset!("collector.js"),
     asset!("icon.svg"),

@@ -1,3 +1,5 @@
+mod times;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

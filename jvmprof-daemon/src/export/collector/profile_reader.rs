@@ -20,12 +20,13 @@ use serde::Serialize;
 use super::sample_timeline::ActivityTimeline;
 use super::selection::{Group, Query};
 use crate::event_type::{EventType, ShownUnit};
-use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store};
-use crate::profile::call_tree::{CallTree, PAGE_NODES};
+use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange};
+use crate::profile::call_tree::{CallTree, PAGE_NODES, SampleTimes};
 use crate::profile::comparison::ComparedSide;
 use crate::profile::gzip;
 use crate::profile::pprof::add_cpu_time;
 use crate::profile::pprof::merge::{MergeLimits, Merger};
+use crate::profile::pprof::sample_times::{TimesInRange, keep_within};
 use crate::proto::pprof::Profile;
 
 use decode_ahead::for_each_profile;
@@ -71,6 +72,11 @@ pub(super) enum ReadError {
         "reading {profiles} profiles takes longer than {seconds} s: choose a shorter range or fewer series"
     )]
     TooSlow { profiles: usize, seconds: u64 },
+    #[error(
+        "more than {max} samples have times in this range, which is more than a page shows: choose a shorter \
+         range or fewer series"
+    )]
+    TooManyTimes { max: usize },
     #[error("the client has closed the request")]
     Cancelled,
     #[error("compressing the merged profile: {0}")]
@@ -98,6 +104,10 @@ pub(super) struct FlameGraph {
     /// When the samples were taken, by what JVMs spent them on; `None` where that isn't counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) activities: Option<ActivityTimeline>,
+    /// The same one by one, in milliseconds since the range's start, if samples count by their own
+    /// times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) times: Option<SampleTimes>,
 }
 
 /// What is known of a selection's profiles that were read.
@@ -141,11 +151,13 @@ impl ProfileReader {
     /// See [`ReadError`].
     pub(super) fn flame_graph(&self, query: &Query) -> Result<FlameGraph, ReadError> {
         let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
-        let has_activities = self.has_activities(query);
-        let group = query.group.as_ref().filter(|by| self.has_several(query, by));
+        let selected = SelectedProfiles::of_query(query, &self.store);
+        let selected_base = SelectedProfiles::of_base(query, &self.store);
+        let series = [Some(&selected), selected_base.as_ref()];
+        let series = series.into_iter().flatten().flat_map(|of| &of.series).cloned().collect::<Vec<_>>();
+        let group = query.group.as_ref().filter(|by| has_several(&series, by));
+        let has_activities = unit == ShownUnit::Samples && is_cpu_time(&selected.series);
         let request = RequestContext { reader: self, query, group, has_activities, begin: Instant::now() };
-        let selected = SelectedProfiles::new(&query.selection, &self.store);
-        let selected_base = query.base.as_ref().map(|base| SelectedProfiles::new(base, &self.store));
         let mut plan = request.plan(&selected);
         let mut base_plan = selected_base.as_ref().map(|base| request.plan(base));
         let mut plans: Vec<_> = base_plan.iter_mut().chain([&mut plan]).collect();
@@ -158,6 +170,7 @@ impl ProfileReader {
             Ok::<_, ReadError>(read)
         });
         let base = base.transpose()?;
+        let times = query.by_times.then(|| builder.take_times(self.limits.nodes));
         let tree = builder.finish(self.limits.nodes);
         let [base_total, total] = tree.totals();
         let sides = base.as_ref().map(|base| [base.side(base_total, unit), main.side(total, unit)]);
@@ -170,39 +183,22 @@ impl ProfileReader {
             series: main.series,
             most_lacking: main.most_lacking + base.as_ref().map_or(0, |base| base.most_lacking),
             activities: has_activities.then_some(main.activities),
+            times,
             tree,
         })
-    }
-
-    /// Returns true unless stacks would be grouped by program and there is only one.
-    fn has_several(&self, query: &Query, by: &Group) -> bool {
-        let selections = std::iter::once(&query.selection).chain(&query.base);
-        let series: Vec<_> = selections.flat_map(|of| of.series(&self.store)).collect();
-        let programs: BTreeSet<_> = by.names(&series).into_values().collect();
-        *by != Group::Program || programs.len() > 1
-    }
-
-    /// Returns true if what is counted was taken in activities of JVMs: samples of CPU time.
-    fn has_activities(&self, query: &Query) -> bool {
-        let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
-        unit == ShownUnit::Samples && self.is_cpu_time(query)
-    }
-
-    /// Returns true if all that is selected counts CPU time.
-    fn is_cpu_time(&self, query: &Query) -> bool {
-        let cpu = EventType::Cpu.descriptor().series;
-        let is_cpu = |info: &SeriesInfo| info.labels.get(NAME_LABEL).is_some_and(|name| name == cpu);
-        query.selection.series(&self.store).iter().all(is_cpu)
     }
 
     /// # Errors
     /// See [`ReadError`].
     pub(super) fn pprof(&self, query: &Query) -> Result<MergedPprof, ReadError> {
-        let profiles = query.selection.profiles(&self.store);
+        let (_, profiles) = query.selected(&self.store);
         let limits = MergeLimits::default();
         let mut merger = Merger::new(limits);
         let mut full = false;
-        let (_, unreadable) = self.each(&profiles, Instant::now(), |_, mut profile| {
+        let (_, unreadable) = self.each(&profiles, Instant::now(), |reference, mut profile| {
+            if query.by_times {
+                keep_in_range(&mut profile, reference, query)?;
+            }
             add_cpu_time(&mut profile);
             merger.add(&profile).map_err(|error| {
                 full |= error.is_limit_of_the_whole();
@@ -270,8 +266,31 @@ impl ProfileReader {
     }
 }
 
+/// Returns true unless stacks would be grouped by program and there is only one.
+fn has_several(series: &[SeriesInfo], by: &Group) -> bool {
+    *by != Group::Program || by.names(series).into_values().collect::<BTreeSet<_>>().len() > 1
+}
+
+/// Returns true if all of these count CPU time.
+fn is_cpu_time(series: &[SeriesInfo]) -> bool {
+    let cpu = EventType::Cpu.descriptor().series;
+    series.iter().all(|info| info.labels.get(NAME_LABEL).is_some_and(|name| name == cpu))
+}
+
 fn bytes_of<'a>(profiles: impl IntoIterator<Item = &'a ProfileRef>) -> u64 {
     profiles.into_iter().map(|profile| profile.bytes).sum()
+}
+
+/// Keeps the events of a profile that were taken in the range; where that isn't known, those of a
+/// profile that began in it, if the query has such. Returns when they were, as far as it is known.
+fn keep_in_range(
+    profile: &mut Profile,
+    reference: &ProfileRef,
+    query: &Query,
+) -> Result<TimesInRange, String> {
+    let TimeRange { start, end } = query.selection.range;
+    let has_untimed = query.has_untimed && start <= reference.start && reference.start < end;
+    keep_within(profile, &(start.0..end.0), has_untimed).map_err(|error| error.to_string())
 }
 
 /// Returns the time in which at least one of the profiles, oldest first, was taken.

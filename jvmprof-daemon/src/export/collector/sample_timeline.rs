@@ -34,12 +34,12 @@ impl SampleTimeline {
     pub(super) fn of(query: &Query, store: &Store) -> Self {
         let selection = &query.selection;
         let range = selection.range;
-        let series = selection.series(store);
+        let (series, profiles) = query.selected(store);
         let group = query.group.as_ref().and_then(Group::of_series);
         let names = group.unwrap_or(&Group::Program).names(&series);
         let mut rows = Rows::new(&series, &names, range);
         let mut bars = Bars::new(range);
-        for profile in selection.profiles(store) {
+        for profile in profiles {
             let start = profile.start.0.saturating_sub(range.start.0) as f64;
             for bars in [&mut bars, rows.of(names.get(&*profile.fingerprint))] {
                 bars.add(start, profile.duration.as_nanos() as f64, profile.samples as f64);

@@ -1,6 +1,6 @@
 //! The query of a request of the page: a time range and conditions on labels.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use url::form_urlencoded;
@@ -16,6 +16,19 @@ const NANOS_PER_MILLI: i64 = 1_000_000;
 /// Longest range of one request. Ranges cost by the profiles in them, for which there are limits of
 /// their own; this one catches times in the wrong unit.
 const MAX_RANGE: Duration = Duration::from_secs(400 * 24 * 3600);
+
+/// Longest range of a request in which samples count by their own times: the page draws it by
+/// seconds.
+const MAX_TIMES_RANGE: Duration = Duration::from_secs(15 * 60);
+
+/// Profiles before such a range that are looked at, since one may reach into it.
+const LONGEST_PROFILE: Duration = Duration::from_secs(3_600);
+
+/// How long after it was taken a sample may be counted: it is in the next profile, then.
+const LATEST_COUNTED: Duration = Duration::from_secs(10);
+
+/// The sample type whose times are known.
+const TIMED_TYPE: &str = "samples";
 
 /// Conditions of one request: more than a person clicks together.
 const MAX_CONDITIONS: usize = 64;
@@ -37,6 +50,14 @@ pub(super) enum SelectionError {
     NotAType(String),
     #[error("more than {MAX_CONDITIONS} conditions")]
     TooManyConditions,
+    #[error("times={0:?} isn't 1 or known")]
+    NotTimes(String),
+    #[error("parameter times: the range is longer than {} minutes", MAX_TIMES_RANGE.as_secs() / 60)]
+    TooLongForTimes,
+    #[error("parameter times: the samples of a comparison aren't counted by their own times")]
+    TimesOfBase,
+    #[error("parameter times: times are known of samples of CPU time, not of {0:?}")]
+    TimesOfType(String),
     #[error("parameter under: {0}")]
     Path(#[from] InvalidPathHash),
 }
@@ -55,6 +76,10 @@ pub(super) struct Query {
     pub(super) under: Vec<PathHash>,
     /// Groups in which these nodes are, if that is known: no other series are read.
     pub(super) under_groups: BTreeSet<String>,
+    /// Samples count by their own times, not by those of their profiles.
+    pub(super) by_times: bool,
+    /// Those whose times aren't known count by the begin of their profiles then; else they don't.
+    pub(super) has_untimed: bool,
 }
 
 /// What stacks are grouped by.
@@ -109,11 +134,13 @@ impl Query {
     /// `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type&under=HASH`;
     /// values of one label are alternatives, those of `under` too, and other parameters mean
     /// nothing. `under_group` names the groups that nodes of `under` are in. `base_from`, `base_to`
-    /// and `base_match` select what that is compared with.
+    /// and `base_match` select what that is compared with. `times=1` counts samples by their own
+    /// times as far as these are known, `times=known` leaves out the others.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
         let (mut main, mut base) = (SelectionParts::default(), SelectionParts::default());
         let (mut group, mut under, mut under_groups) = (None, Vec::new(), BTreeSet::new());
         let (mut conditions, mut sample_type) = (0, None);
+        let (mut by_times, mut has_untimed) = (false, true);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "from" => main.from = Some(time("from", &value)?),
@@ -130,6 +157,11 @@ impl Query {
                     base.matchers.push(Matcher::equal(NAME_LABEL, series));
                     sample_type = Some(of.to_owned());
                 }
+                "times" if ["1", "known"].contains(&&*value) => {
+                    by_times = true;
+                    has_untimed = value == "1";
+                }
+                "times" => return Err(SelectionError::NotTimes(value.into_owned())),
                 "under" => {
                     conditions += 1;
                     under.push(value.parse()?);
@@ -155,15 +187,44 @@ impl Query {
         let has_base = base.from.is_some() || base.to.is_some();
         let base = has_base.then(|| base.selection(["base_from", "base_to"])).transpose()?;
         let selection = main.selection(["from", "to"])?;
-        Ok(Self { selection, base, group, sample_type, under, under_groups })
+        let query = Self { selection, base, group, sample_type, under, under_groups, by_times, has_untimed };
+        query.check_times()?;
+        Ok(query)
+    }
+
+    fn check_times(&self) -> Result<(), SelectionError> {
+        if !self.by_times {
+            return Ok(());
+        }
+        let TimeRange { start, end } = self.selection.range;
+        if Duration::from_nanos(end.0.abs_diff(start.0)) > MAX_TIMES_RANGE {
+            return Err(SelectionError::TooLongForTimes);
+        }
+        if self.base.is_some() {
+            return Err(SelectionError::TimesOfBase);
+        }
+        match &self.sample_type {
+            Some(name) if name != TIMED_TYPE => Err(SelectionError::TimesOfType(name.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the selected profiles, oldest first, and their series: where samples count by their
+    /// own times, all profiles that may have some of the range.
+    pub(super) fn selected(&self, store: &Store) -> (Vec<SeriesInfo>, Vec<ProfileRef>) {
+        if self.by_times {
+            self.selection.reaching_into(store)
+        } else {
+            (self.selection.series(store), self.selection.profiles(store))
+        }
     }
 
     /// Selects CPU time, if the request names no kind of profiles: see
     /// [`Selection::select_default_type`].
     pub(super) fn select_default_type(&mut self, store: &Store) {
-        self.selection.select_default_type(store);
+        self.selection.select_default_type(store, self.by_times);
         if let Some(base) = &mut self.base {
-            base.select_default_type(store);
+            base.select_default_type(store, self.by_times);
         }
     }
 }
@@ -220,14 +281,14 @@ fn add_condition(matchers: &mut Vec<Matcher>, text: &str) -> Result<(), Selectio
 }
 
 impl Selection {
-    /// Selects CPU time, if a store has several kinds of profiles and the request names none: their
-    /// numbers have different units.
-    fn select_default_type(&mut self, store: &Store) {
+    /// Selects CPU time, if the selected series are of several kinds and the request names none:
+    /// their numbers have different units.
+    fn select_default_type(&mut self, store: &Store, by_times: bool) {
         let cpu = EventType::Cpu.descriptor().series;
         if self.matchers.iter().any(|matcher| matcher.label == NAME_LABEL) {
             return;
         }
-        let series = self.series(store);
+        let series = if by_times { self.reaching_into(store).0 } else { self.series(store) };
         let is_cpu = |info: &SeriesInfo| info.labels.get(NAME_LABEL).is_some_and(|name| name == cpu);
         if series.iter().any(is_cpu) && !series.iter().all(is_cpu) {
             self.matchers.push(Matcher::equal(NAME_LABEL, cpu));
@@ -257,6 +318,21 @@ impl Selection {
     /// Returns the profiles of the selected series in the range, oldest first.
     pub(super) fn profiles(&self, store: &Store) -> Vec<ProfileRef> {
         store.profiles(self.range, &self.matchers)
+    }
+
+    /// Returns the profiles of the selected series that may have samples which were taken in the
+    /// range, oldest first, and these series.
+    fn reaching_into(&self, store: &Store) -> (Vec<SeriesInfo>, Vec<ProfileRef>) {
+        let TimeRange { start, end } = self.range;
+        let longest = i64::try_from(LONGEST_PROFILE.as_nanos()).unwrap_or(i64::MAX);
+        let wide =
+            TimeRange { start: UnixNanos(start.0.saturating_sub(longest)), end: end.plus(LATEST_COUNTED) };
+        let mut profiles = store.profiles(wide, &self.matchers);
+        profiles.retain(|profile| profile.start.plus(profile.duration) > start);
+        let found: HashSet<&str> = profiles.iter().map(|profile| &*profile.fingerprint).collect();
+        let mut series = store.series(wide, &self.matchers);
+        series.retain(|info| found.contains(&*info.fingerprint));
+        (series, profiles)
     }
 
     /// Returns when the newest profile of the selected series ended, whatever the range.
@@ -326,5 +402,10 @@ mod tests {
         assert!(matches!(error("from=0&to=1&under=main"), SelectionError::Path(_)));
         assert_eq!(error("from=0&to=1&base_from=0"), SelectionError::Missing { name: "base_to" });
         assert_eq!(error("from=0&to=1&base_from=2&base_to=1"), SelectionError::Backwards);
+        assert_eq!(error("from=0&to=1&times=yes"), SelectionError::NotTimes("yes".to_owned()));
+        assert_eq!(error("from=0&to=900001&times=1"), SelectionError::TooLongForTimes);
+        assert_eq!(error("from=0&to=1&times=1&base_from=0&base_to=1"), SelectionError::TimesOfBase);
+        let of_bytes = error("from=0&to=1&times=1&type=memory:alloc_space");
+        assert_eq!(of_bytes, SelectionError::TimesOfType("alloc_space".to_owned()));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::options::MAX_CONCURRENCY;
 use crate::export::otlp::{self, OtlpClient};
-use crate::export::parca::{self, EncodedBatch, ParcaClient, PushOutcome, PushRequest};
+use crate::export::parca::{EncodedBatch, ParcaClient, PushOutcome, PushRequest};
 use crate::export::pyroscope::{self, PyroscopeClient};
 use crate::profile::model::Batch;
 
@@ -69,7 +69,7 @@ impl Backend {
     /// Encodes a batch as requests within the backend's limits.
     pub(super) fn encode(&self, batch: &Batch) -> io::Result<EncodedBatch> {
         match self {
-            Self::Parca(client) => parca::requests(batch, client.max_request_bytes()).map(Into::into),
+            Self::Parca(client) => client.requests(batch).map(Into::into),
             Self::Pyroscope(_) => pyroscope::requests(batch),
             Self::Otlp(_) => otlp::requests(batch).map(Into::into),
         }

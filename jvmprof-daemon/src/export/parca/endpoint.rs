@@ -56,6 +56,8 @@ pub struct ParcaOptions {
     pub compress: bool,
     /// Larger batches are sent in several requests. Parca takes up to 64 MiB.
     pub max_request_bytes: usize,
+    /// Send the times of samples, where they are known: to a `jvmprof collector`, which reads them.
+    pub sample_times: bool,
 }
 
 impl fmt::Debug for ParcaOptions {
@@ -85,6 +87,7 @@ impl ParcaOptions {
             request_timeout: Duration::from_secs(30),
             compress: false,
             max_request_bytes: 16 << 20,
+            sample_times: false,
         }
     }
 }

@@ -17,6 +17,7 @@ pub(in crate::export) mod scripted_server;
 mod tests;
 pub(in crate::export) mod tls_mismatch;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use url::Url;
 
+use crate::profile::model::Batch;
+use crate::profile::pprof::PushEncoder;
 use crate::proto::profilestore::WriteRawRequest;
 use crate::proto::profilestore::profile_store_service_client::ProfileStoreServiceClient;
 
@@ -62,9 +65,13 @@ impl ParcaClient {
         &self.options.address
     }
 
-    /// Batches are sent in requests of at most this size, as far as single series are not larger.
-    pub fn max_request_bytes(&self) -> usize {
-        self.options.max_request_bytes
+    /// Encodes a batch as this backend gets it.
+    ///
+    /// # Errors
+    /// None that writing to memory could have.
+    pub fn requests(&self, batch: &Batch) -> io::Result<Vec<PushRequest>> {
+        let encoder = PushEncoder::new(batch).with_times(self.options.sample_times);
+        push_request::requests_of(batch, encoder, self.options.max_request_bytes)
     }
 
     /// Sends one request, once, and returns its outcome.

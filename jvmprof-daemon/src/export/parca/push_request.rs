@@ -9,7 +9,7 @@ use crate::event_type::{EventType, SamplesByEvent};
 use crate::export::store::NAME_LABEL;
 use crate::profile::gzip::GzipCompressor;
 use crate::profile::model::{Batch, Series};
-use crate::profile::pprof;
+use crate::profile::pprof::PushEncoder;
 use crate::proto::pprof::Profile;
 use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample, WriteRawRequest};
 
@@ -129,9 +129,18 @@ impl PushRequest {
 /// # Errors
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<PushRequest>> {
+    requests_of(batch, PushEncoder::new(batch), max_bytes)
+}
+
+/// Encodes a batch as [`requests`] does, with this encoder of it.
+pub(super) fn requests_of<'a>(
+    batch: &'a Batch,
+    mut encoder: PushEncoder<'a>,
+    max_bytes: usize,
+) -> io::Result<Vec<PushRequest>> {
     let mut requests: Vec<PushRequest> = Vec::new();
     let mut room = 0;
-    let (mut encoder, mut compressor) = (pprof::PushEncoder::new(batch), GzipCompressor::default());
+    let mut compressor = GzipCompressor::default();
     let created = batch.start + batch.duration;
     for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
         let encoded = encode(batch.event, series, &encoder.encode(series), &mut compressor)?;

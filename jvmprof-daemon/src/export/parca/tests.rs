@@ -14,6 +14,7 @@ use super::*;
 use crate::export::collector::{self, CollectorService};
 use crate::export::store::{Store, StoreOptions, TimeRange};
 use crate::profile::model::{Batch, FrameKind};
+use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::testing::{batch, frame, series};
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
@@ -31,7 +32,7 @@ fn client(address: SocketAddr) -> ParcaClient {
 /// What became of each request.
 async fn push(client: &ParcaClient, batch: &Batch) -> Vec<PushOutcome> {
     let mut outcomes = Vec::new();
-    for request in requests(batch, client.max_request_bytes()).unwrap() {
+    for request in client.requests(batch).unwrap() {
         outcomes.push(client.send(&request).await);
     }
     outcomes
@@ -132,6 +133,19 @@ async fn a_large_batch_is_sent_in_parts() {
     }
     let pids = scripted.seen.lock().unwrap().iter().map(|(_, message)| message.series.len()).sum::<usize>();
     assert_eq!(pids, 100);
+}
+
+#[tokio::test]
+async fn times_of_samples_go_only_to_who_reads_them() {
+    let mut batch = small_batch();
+    batch.series[0].samples[0].times = vec![20];
+    let comments = |sample_times| {
+        let options = ParcaOptions { sample_times, insecure: true, ..ParcaOptions::new("127.0.0.1:1") };
+        let requests = ParcaClient::new(options).unwrap().requests(&batch).unwrap();
+        let profile = &requests[0].all_series()[0].samples[0].raw_profile;
+        decode(profile, DecodeLimits::default()).unwrap().comment.len()
+    };
+    assert_eq!([false, true].map(comments), [0, 1]);
 }
 
 /// A server with a certificate that nobody knows.

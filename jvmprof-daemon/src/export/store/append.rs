@@ -33,7 +33,8 @@ pub struct NewProfile {
 }
 
 impl NewProfile {
-    /// The profiles that would be pushed for the series of a batch.
+    /// The profiles that would be pushed for the series of a batch, with the times of samples if
+    /// they are known.
     ///
     /// # Errors
     /// None that writing to memory could have.
@@ -43,7 +44,7 @@ impl NewProfile {
     }
 
     fn of_series(batch: &Batch, series: &Series, compressor: &mut GzipCompressor) -> io::Result<Self> {
-        let profile = pprof::for_push(batch, series);
+        let profile = pprof::PushEncoder::new(batch).with_times(true).encode(series);
         Ok(Self {
             labels: with_name(&series.labels, batch.event.descriptor().series),
             start: UnixNanos(profile.time_nanos),

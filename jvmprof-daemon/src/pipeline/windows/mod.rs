@@ -155,9 +155,8 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         period: u64,
         time_ns: u64,
     ) -> &mut Aggregator<K> {
-        let since = Duration::from_nanos(time_ns).saturating_sub(self.began.monotonic);
         let is_kept = self.keeps_times && event == EventType::Cpu;
-        let time = is_kept.then(|| u32::try_from(since.as_millis()).unwrap_or(u32::MAX));
+        let time = is_kept.then(|| millis_between(self.began_ns(), time_ns));
         let aggregator = self.aggregator(event, period);
         aggregator.set_time(time);
         aggregator
@@ -168,9 +167,9 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.get(&self.cpu).into_iter().flat_map(Aggregator::stacks)
     }
 
-    /// Keeps the time of each event of CPU time from now on.
-    pub(super) fn keep_times(&mut self) {
-        self.keeps_times = true;
+    /// Says whether the time of each event of CPU time is kept from now on.
+    pub(super) fn keep_times(&mut self, are_kept: bool) {
+        self.keeps_times = are_kept;
     }
 
     /// Returns when the window began, in ns of `CLOCK_MONOTONIC`.
@@ -295,6 +294,12 @@ impl<K: Copy + Eq + Hash> Windows<K> {
                 other_batches.push(flushed);
             }
         }
+        if self.keeps_times {
+            // They were counted from the begin of the window that has ended.
+            let later_ms = i32::try_from(duration.as_millis()).unwrap_or(i32::MAX);
+            let staying = self.aggregators.iter_mut().filter(|(key, _)| stays(**key));
+            staying.for_each(|(_, aggregator)| aggregator.move_times(later_ms));
+        }
         self.remove_empty();
         Flushed { batch, other_batches }
     }
@@ -321,6 +326,12 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             !aggregator.is_empty()
         });
     }
+}
+
+/// Returns the milliseconds from one time to another, below zero if that was before.
+fn millis_between(from_ns: u64, to_ns: u64) -> i32 {
+    let millis = (i128::from(to_ns) - i128::from(from_ns)).div_euclid(1_000_000);
+    i32::try_from(millis).unwrap_or(if millis < 0 { i32::MIN } else { i32::MAX })
 }
 
 /// Returns a function that decides on samples of one event by one that does of any.

@@ -191,11 +191,25 @@ fn times_of_events_are_kept_since_the_windows_start_if_they_are_to_be() {
         window.add(&labels, 1, stack.clone(), HZ_100);
     };
     add(&mut windows, 100_500);
-    windows.keep_times();
+    windows.keep_times(true);
     for millis in [99_000, 100_007, 101_500] {
         add(&mut windows, millis);
     }
     let flushed = flush(&mut windows, at(110, 110, 1010));
     let sample = &flushed.batch.series[0].samples[0];
-    assert_eq!((sample.events, &*sample.times), (4, &[0, 7, 1_500][..]));
+    assert_eq!((sample.events, &*sample.times), (4, &[-1_000, 7, 1_500][..]), "also of one that came late");
+}
+
+#[test]
+fn times_of_a_new_period_are_since_the_start_of_its_own_window() {
+    let mut windows = windows(at(100, 100, 1000));
+    windows.keep_times(true);
+    windows.change_period(HZ_50);
+    windows.previous_period = Some((windows.previous_period.expect("changed").0, at(104, 104, 1004)));
+    let window = windows.aggregator_at(EventType::Cpu, HZ_50, 104_250 * 1_000_000);
+    window.add(&labels("known"), 1, stack(), HZ_50);
+    let first = flush(&mut windows, at(105, 105, 1005));
+    assert_eq!(first.batch.samples(), 0, "it belongs to the next window");
+    let second = flush(&mut windows, at(110, 110, 1010));
+    assert_eq!((second.batch.period, &*second.batch.series[0].samples[0].times), (HZ_50, &[250][..]));
 }

@@ -210,3 +210,27 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
     assert!(late[0].series.iter().any(|series| series.labels == *rest), "{late:?}");
     assert!(aggregator.is_empty());
 }
+
+#[test]
+fn times_of_events_take_a_part_of_the_windows_budget_and_no_stack_its_place() {
+    let (bytes, main) = (64 << 10, frame("main"));
+    let kept = |are_kept: bool| {
+        let mut aggregator = Aggregator::new(None).with_stack_bytes(bytes);
+        let (labels, stack) = (labels("1"), stack(vec![main.clone()], false));
+        for at in 0..10_000 {
+            aggregator.set_time(are_kept.then_some(at));
+            aggregator.add(&labels, 1, stack.clone(), 10);
+        }
+        let taken = aggregator.stack_bytes();
+        let batch = aggregator.flush(window(0), |_, _| {}, |_, _| LabelDecision::Awaited);
+        assert_eq!((batch.samples(), aggregator.over_capacity(), aggregator.stack_bytes()), (10_000, 0, 0));
+        (batch.series[0].samples[0].times.clone(), taken)
+    };
+    let (none, without) = kept(false);
+    assert_eq!(none, [0; 0]);
+    let (times, with) = kept(true);
+    let room = bytes / 4 / size_of::<i32>();
+    assert!(times.len() > room / 2 && times.len() <= room, "{} of {room}", times.len());
+    assert!(times.iter().copied().eq(0..i32::try_from(times.len()).expect("few")), "the first ones");
+    assert!((times.len() * size_of::<i32>()..=bytes / 4).contains(&(with - without)), "it is counted");
+}

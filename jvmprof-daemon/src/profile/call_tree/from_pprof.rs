@@ -7,6 +7,7 @@ use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
 use crate::profile::jvm_activity::{JvmThread, SampledIn, THREAD_KIND_LABEL, is_jvm};
 use crate::profile::model::LabelSet;
 use crate::profile::pprof::line_column::JavaLineDetails;
+use crate::profile::pprof::sample_times::TimesInRange;
 use crate::profile::pprof::{CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Location, Profile, Sample};
 
@@ -21,6 +22,8 @@ pub struct PprofSeries<'a> {
     pub labels: Option<&'a LabelSet>,
     /// The type of the value that is counted; else `samples`, or the first one.
     pub sample_type: Option<&'a str>,
+    /// When its samples were taken, if that is kept beside the tree.
+    pub times: Option<&'a TimesInRange>,
 }
 
 /// The group of stacks of which the kind of thread isn't known.
@@ -44,8 +47,12 @@ impl TreeBuilder {
     /// # Errors
     /// The profile's parts don't fit together; nothing of it was counted.
     pub fn add_pprof(&mut self, profile: &Profile, series: &PprofSeries<'_>) -> Result<(), InvalidProfile> {
-        self.each_pprof_path(profile, series, |builder, path, count, sampled_in| {
-            builder.add_in(path, count, sampled_in);
+        self.each_pprof_path(profile, series, |builder, path, count, sampled_in, at| {
+            let end = builder.add_in(path, count, sampled_in);
+            if let (Some(node), Some(times)) = (end, series.times) {
+                let line = builder.attributed_line(path);
+                builder.times.add((node, line, sampled_in), times.of(at), count);
+            }
         })
     }
 
@@ -60,7 +67,7 @@ impl TreeBuilder {
         series: &PprofSeries<'_>,
     ) -> Result<BTreeMap<SampledIn, u64>, InvalidProfile> {
         let mut samples = BTreeMap::new();
-        self.each_pprof_path(profile, series, |_, _, count, sampled_in| {
+        self.each_pprof_path(profile, series, |_, _, count, sampled_in, _| {
             if let Some(sampled_in) = sampled_in.filter(|_| count > 0) {
                 *samples.entry(sampled_in).or_default() += count;
             }
@@ -68,13 +75,13 @@ impl TreeBuilder {
         Ok(samples)
     }
 
-    /// Hands the path of each stack of the profile to `take`, how often it was seen, and what it
-    /// was taken in.
+    /// Hands the path of each stack of the profile to `take`, how often it was seen, what it was
+    /// taken in, and its position among the profile's samples.
     fn each_pprof_path(
         &mut self,
         profile: &Profile,
         series: &PprofSeries<'_>,
-        mut take: impl FnMut(&mut Self, &[CallStep], u64, Option<SampledIn>),
+        mut take: impl FnMut(&mut Self, &[CallStep], u64, Option<SampledIn>, usize),
     ) -> Result<(), InvalidProfile> {
         let tables = CheckedTables::new(profile)?;
         let position =
@@ -96,7 +103,7 @@ impl TreeBuilder {
             ranges.push(start..steps.len());
         }
         let mut path = Vec::new();
-        for sample in &profile.sample {
+        for (position, sample) in profile.sample.iter().enumerate() {
             let count = sample.value.get(value).and_then(|&count| u64::try_from(count).ok()).unwrap_or(0);
             let kind = kind(sample);
             path.clear();
@@ -109,7 +116,7 @@ impl TreeBuilder {
                 path.extend_from_slice(&steps[range.clone()]);
             }
             let sampled_in = self.sampled_in(&path, JvmThread::new(kind, is_jvm));
-            take(self, &path, count, sampled_in);
+            take(self, &path, count, sampled_in, position);
         }
         Ok(())
     }

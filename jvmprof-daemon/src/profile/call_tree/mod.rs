@@ -38,6 +38,7 @@ pub use from_pprof::PprofSeries;
 use function_samples::FunctionSamples;
 pub use page_columns::{CallTree, ComparedFunction, Pruned};
 pub use path_hash::{InvalidPathHash, PathHash};
+use sample_times::EndTimes;
 pub use sample_times::SampleTimes;
 pub use stored_counts::InvalidTreeCounts;
 pub use tree_counts::TreeCounts;
@@ -169,6 +170,7 @@ pub struct TreeBuilder {
     function_ids: HashMap<TreeFunction, u32, FastHasher>,
     samples: Vec<FunctionSamples>,
     activities: Activities,
+    times: EndTimes,
     /// The hash of each function, as part of paths.
     hashes: Vec<PathHash>,
     /// Only stacks that pass through one of these nodes are counted; all if there are none.
@@ -207,6 +209,7 @@ impl TreeBuilder {
             function_ids: HashMap::default(),
             samples: Vec::new(),
             activities: Activities::default(),
+            times: EndTimes::default(),
             hashes: Vec::new(),
             under: Vec::new(),
             nodes: Vec::new(),
@@ -284,10 +287,11 @@ impl TreeBuilder {
         self.add_in(path, count, None);
     }
 
-    /// The same, and what these samples were taken in.
-    fn add_in(&mut self, path: &[CallStep], count: u64, sampled_in: Option<SampledIn>) {
+    /// The same, and what these samples were taken in. Returns the node in which the stack ends, if
+    /// it is counted.
+    fn add_in(&mut self, path: &[CallStep], count: u64, sampled_in: Option<SampledIn>) -> Option<u32> {
         if count == 0 || !self.is_under(path) {
-            return;
+            return None;
         }
         if self.nodes.len() + path.len().min(MAX_DEPTH) > self.max_nodes {
             self.prune(self.max_nodes / 2);
@@ -319,6 +323,12 @@ impl TreeBuilder {
         if let Some(sampled_in) = sampled_in {
             self.activities.add(at, sampled_in, count, self.is_base);
         }
+        Some(at)
+    }
+
+    /// Returns the number of samples in all stacks so far.
+    pub fn total(&self) -> u64 {
+        self.nodes[ROOT as usize].total
     }
 
     fn count_node(&mut self, node: u32, count: u64) {

@@ -41,6 +41,7 @@ impl TreeBuilder {
         }
         self.most_lacking = self.most_lacking.saturating_add(heaviest_cut);
         self.activities.moved(&ends);
+        self.times.moved(&ends);
     }
 
     /// Puts a kept node into the new list. A `[pruned]` node may be there already, for a sibling

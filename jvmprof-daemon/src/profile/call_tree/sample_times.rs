@@ -8,6 +8,8 @@ use serde::{Serialize, Serializer};
 use super::{CallStep, ROOT, TreeBuilder};
 use crate::profile::jvm_activity::SampledIn;
 use crate::profile::model::{Batch, LabelSet};
+use crate::profile::pprof::leb128;
+use crate::types::FastHasher;
 
 /// The times of samples, as columns. The names in JSON are what the page's `times.js` reads.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -24,12 +26,75 @@ pub struct SampleTimes {
     /// both as LEB128.
     #[serde(serialize_with = "as_base64")]
     samples: Vec<u8>,
+    /// Samples of the tree whose time isn't known; of a recording they aren't counted.
+    #[serde(skip_serializing_if = "is_zero")]
+    untimed: u64,
 }
 
 impl SampleTimes {
     /// Returns true if no sample's time is known.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
+    }
+}
+
+/// Where a stack ends in a tree: the node, the line of its nearest Java caller, and what its
+/// samples were taken in.
+type TimedEnd = (u32, u32, Option<SampledIn>);
+
+/// The times of samples by where their stacks end, while the tree is built.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EndTimes {
+    times: HashMap<TimedEnd, Vec<u32>, FastHasher>,
+    /// Samples whose time isn't known.
+    untimed: u64,
+}
+
+impl EndTimes {
+    /// Adds `count` samples, of which these times are known.
+    pub(super) fn add(&mut self, end: TimedEnd, times: &[u32], count: u64) {
+        self.untimed += count.saturating_sub(times.len() as u64);
+        if !times.is_empty() {
+            self.times.entry(end).or_default().extend_from_slice(times);
+        }
+    }
+
+    /// Takes over that the tree was cut: `places` says where stacks end now that ended in a node.
+    pub(super) fn moved(&mut self, places: &[u32]) {
+        let before = std::mem::take(self);
+        self.add_all(before, places);
+    }
+
+    /// Adds those of another tree, whose nodes have these places in this one.
+    pub(super) fn add_all(&mut self, other: Self, places: &[u32]) {
+        self.untimed += other.untimed;
+        for ((node, line, sampled_in), times) in other.times {
+            let end = (places[node as usize], line, sampled_in);
+            self.times.entry(end).or_default().extend_from_slice(&times);
+        }
+    }
+
+    fn into_columns(self) -> SampleTimes {
+        let mut ends: Vec<_> = self.times.into_iter().collect();
+        ends.sort_unstable_by_key(|(end, times)| (Reverse(times.len()), *end));
+        let mut samples: Vec<(u32, u32)> = Vec::new();
+        for (entry, (_, times)) in (0..).zip(&ends) {
+            samples.extend(times.iter().map(|time| (*time, entry)));
+        }
+        samples.sort_unstable();
+        let mut result = SampleTimes { untimed: self.untimed, ..SampleTimes::default() };
+        for ((node, line, sampled_in), _) in ends {
+            result.nodes.push(node);
+            result.lines.push(line);
+            result.activities.extend(sampled_in);
+        }
+        let mut before = 0;
+        for (time, entry) in samples {
+            leb128::write(time - before, &mut result.samples);
+            leb128::write(entry, &mut result.samples);
+            before = time;
+        }
+        result
     }
 }
 
@@ -43,33 +108,23 @@ impl TreeBuilder {
         max_nodes: usize,
     ) -> SampleTimes {
         self.cut(max_nodes);
-        let mut times: HashMap<(u32, u32, Option<SampledIn>), Vec<u32>> = HashMap::new();
+        let mut ends = EndTimes::default();
         self.each_path(batch, group, |builder, path, sample, sampled_in| {
             if !sample.times.is_empty() {
                 let end = (builder.end_of(path), builder.attributed_line(path), sampled_in);
-                times.entry(end).or_default().extend(&sample.times);
+                // A recording begins when the first sample can be taken.
+                let times: Vec<u32> = sample.times.iter().map(|ms| (*ms).max(0).unsigned_abs()).collect();
+                ends.add(end, &times, times.len() as u64);
             }
         });
-        let mut ends: Vec<_> = times.into_iter().collect();
-        ends.sort_unstable_by_key(|(end, times)| (Reverse(times.len()), *end));
-        let mut samples: Vec<(u32, u32)> = Vec::new();
-        for (entry, (_, times)) in (0..).zip(&ends) {
-            samples.extend(times.iter().map(|time| (*time, entry)));
-        }
-        samples.sort_unstable();
-        let mut result = SampleTimes::default();
-        for ((node, line, sampled_in), _) in ends {
-            result.nodes.push(node);
-            result.lines.push(line);
-            result.activities.extend(sampled_in);
-        }
-        let mut before = 0;
-        for (time, entry) in samples {
-            leb128(time - before, &mut result.samples);
-            leb128(entry, &mut result.samples);
-            before = time;
-        }
-        result
+        ends.into_columns()
+    }
+
+    /// Cuts the tree to `max_nodes`, and returns the times of the samples that came with some
+    /// ([`PprofSeries::times`](super::PprofSeries)).
+    pub fn take_times(&mut self, max_nodes: usize) -> SampleTimes {
+        self.cut(max_nodes);
+        std::mem::take(&mut self.times).into_columns()
     }
 
     /// The node of the tree in which a path ends: a `[pruned]` one if the tree was cut above it.
@@ -84,17 +139,14 @@ impl TreeBuilder {
         at
     }
 
-    fn attributed_line(&self, path: &[CallStep]) -> u32 {
+    pub(super) fn attributed_line(&self, path: &[CallStep]) -> u32 {
         path.iter().rev().find(|step| self.takes_callees(step)).map_or(0, |step| step.line)
     }
 }
 
-fn leb128(mut number: u32, bytes: &mut Vec<u8>) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn as_base64<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {

@@ -2,7 +2,7 @@
 //! built become one, as do those that were built of the periods of a long time.
 
 use super::function_samples::{ComparedCounts, FunctionSamples};
-use super::{CallNode, CallStep, ROOT, TreeBuilder, TreeFunction, count_line};
+use super::{CallNode, CallStep, EndTimes, ROOT, TreeBuilder, TreeFunction, count_line};
 use crate::profile::jvm_activity::SampledIn;
 
 /// The counts of a builder.
@@ -17,6 +17,8 @@ pub struct TreeCounts {
     pub(super) nodes: Vec<CallNode>,
     /// Samples of the tree and of its base that end in a node, in any order.
     pub(super) ends: Vec<(u32, SampledIn, [u64; 2])>,
+    /// When they were taken, where that is known.
+    pub(super) times: EndTimes,
     /// Samples of stacks that aren't whole, by the string of their marker.
     pub(super) truncated: Vec<(u32, u64)>,
     pub(super) pruned_nodes: usize,
@@ -80,6 +82,7 @@ impl TreeBuilder {
             samples: self.samples,
             nodes: self.nodes,
             ends: self.activities.into_ends(),
+            times: self.times,
             truncated: self.truncated.into_iter().collect(),
             pruned_nodes: self.pruned_nodes,
             most_lacking: self.most_lacking,
@@ -91,7 +94,8 @@ impl TreeBuilder {
     ///
     /// The tree may have as many nodes as both have until this returns.
     pub fn add_counts(&mut self, other: TreeCounts, group: Option<&str>) {
-        let TreeCounts { strings, functions, samples, nodes, ends, truncated, pruned_nodes, .. } = other;
+        let TreeCounts { strings, functions, samples, nodes, ends, times, truncated, pruned_nodes, .. } =
+            other;
         let text = |index| strings.get(index);
         let functions: Vec<u32> = functions
             .iter()
@@ -112,6 +116,7 @@ impl TreeBuilder {
         for (node, sampled_in, counts) in ends {
             self.activities.add_counts(places[node as usize], sampled_in, self.placed(counts));
         }
+        self.times.add_all(times, &places);
         if self.nodes.len() > self.max_nodes {
             self.prune(self.max_nodes / 2);
         }

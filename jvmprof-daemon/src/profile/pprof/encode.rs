@@ -12,6 +12,7 @@ use prost::Message as _;
 use smallvec::SmallVec;
 
 use super::line_column::JavaLineDetails;
+use super::sample_times;
 use super::sampled_events::events_comment;
 use crate::event_type::{EventType, NumberLabel, SampleType};
 use crate::profile::gzip;
@@ -35,17 +36,26 @@ pub fn for_push(batch: &Batch, series: &Series) -> Profile {
 pub struct PushEncoder<'a> {
     batch: &'a Batch,
     builder: Builder<'a>,
+    has_times: bool,
 }
 
 impl<'a> PushEncoder<'a> {
     pub fn new(batch: &'a Batch) -> Self {
-        Self { batch, builder: Builder::new(batch.event.descriptor().pushed_types) }
+        Self { batch, builder: Builder::new(batch.event.descriptor().pushed_types), has_times: false }
     }
 
     /// The same with the types that are written to files, of CPU time `cpu/nanoseconds` too: for a
     /// backend that shows what it was sent and computes nothing.
     pub fn with_all_types(batch: &'a Batch) -> Self {
-        Self { batch, builder: Builder::new(batch.event.descriptor().sample_types) }
+        Self { batch, builder: Builder::new(batch.event.descriptor().sample_types), has_times: false }
+    }
+
+    /// The same with the times of samples, if they are known and wanted: for the collector, which
+    /// reads them ([`sample_times`]).
+    #[must_use]
+    pub fn with_times(mut self, are_wanted: bool) -> Self {
+        self.has_times = are_wanted;
+        self
     }
 
     /// Returns an encoder of the same batch and types, for series that live shorter.
@@ -53,7 +63,8 @@ impl<'a> PushEncoder<'a> {
     where
         'a: 'b,
     {
-        PushEncoder { batch: self.batch, builder: Builder::new(self.builder.sample_types) }
+        let builder = Builder::new(self.builder.sample_types);
+        PushEncoder { batch: self.batch, builder, has_times: self.has_times }
     }
 
     /// Returns the profile of a series of the batch.
@@ -61,6 +72,9 @@ impl<'a> PushEncoder<'a> {
         self.builder.begin(self.batch);
         self.builder.add(series, &[]);
         self.builder.comment_events(self.batch.event, series.events());
+        if self.has_times {
+            sample_times::comment(&series.samples).into_iter().for_each(|text| self.builder.comment(text));
+        }
         self.builder.finish(main_binary([series]))
     }
 }
@@ -332,10 +346,14 @@ impl<'a> Builder<'a> {
     /// Writes into a comment how many events were sampled, where the values don't.
     fn comment_events(&mut self, event: EventType, events: u64) {
         if event.is_estimated() {
-            let table = &mut self.profile.string_table;
-            table.push(events_comment(event, events));
-            self.profile.comment.push(table.len() as i64 - 1);
+            self.comment(events_comment(event, events));
         }
+    }
+
+    fn comment(&mut self, text: String) {
+        let table = &mut self.profile.string_table;
+        table.push(text);
+        self.profile.comment.push(table.len() as i64 - 1);
     }
 
     /// Ends the profile.

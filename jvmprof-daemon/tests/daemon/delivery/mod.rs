@@ -6,6 +6,7 @@ mod collector_access;
 mod disks;
 mod proxy;
 mod pyroscope;
+mod sample_times;
 mod shared_folder;
 
 use std::fs;

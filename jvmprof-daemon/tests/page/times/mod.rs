@@ -1,5 +1,6 @@
 //! When samples were taken, on the page of a recording.
 
+mod collector;
 mod pauses;
 
 use std::time::{Duration, SystemTime};

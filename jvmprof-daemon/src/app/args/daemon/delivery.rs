@@ -16,6 +16,17 @@ pub enum DeliveryArg {
     AtLeastOnce,
 }
 
+/// Where the times of samples go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SampleTimesArg {
+    /// Nowhere: a sample has the time of its window
+    Off,
+    /// To the local store and to --collector-address
+    Collector,
+    /// To each --remote-store-address, too, which then should be a `jvmprof collector`
+    RemoteStore,
+}
+
 /// Whether requests are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompressionArg {
@@ -32,6 +43,12 @@ pub struct DeliveryArgs {
     /// A `jvmprof collector` to push to as well, in plaintext; it gets neither token nor headers
     #[arg(long, value_name = "HOST:PORT")]
     pub collector_address: Option<String>,
+
+    /// Where it goes when each sample of CPU time was taken, by which the collector's page shows
+    /// parts of a second: nowhere; to the local store and --collector-address; or to each
+    /// --remote-store-address, too, which should be a `jvmprof collector` then
+    #[arg(long, hide_short_help = true, default_value = "off", value_name = "WHERE")]
+    pub sample_times: SampleTimesArg,
 
     /// What to do with a request of which nobody knows whether it was stored
     #[arg(long, hide_short_help = true, default_value = "at-most-once", value_name = "POLICY")]

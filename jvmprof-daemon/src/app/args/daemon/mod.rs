@@ -22,7 +22,7 @@ use super::values::{DAY, duration};
 
 pub use budget::BudgetArgs;
 pub use containers::ContainerArgs;
-pub use delivery::{CompressionArg, DeliveryArg, DeliveryArgs};
+pub use delivery::{CompressionArg, DeliveryArg, DeliveryArgs, SampleTimesArg};
 pub use host_fraction::{HostFractionArgs, HostIdentityArg};
 pub use labels::LabelArgs;
 pub use otlp::{OtlpArgs, OtlpProtocolArg};

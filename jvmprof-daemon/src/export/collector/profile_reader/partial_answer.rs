@@ -3,18 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::covering_sums::{Item, SummedProfiles, read_sum};
 use super::decode_ahead::{ReadProfile, decode_large, read};
 use super::plan::{Plan, RequestContext};
-use super::{CpuTime, ReadError};
+use super::{CpuTime, ReadError, keep_in_range};
 use crate::export::collector::sample_timeline::ActivityTimeline;
 use crate::export::collector::sums::stored_sum::{StoredSum, SumContent, SumDetail};
 use crate::export::collector::sums::sum_of_period::tree_nodes;
-use crate::export::store::ProfileRef;
+use crate::export::store::{ProfileRef, TimeRange, UnixNanos};
 use crate::profile::call_tree::{PprofSeries, TreeBuilder};
+use crate::profile::pprof::sample_times::TimesInRange;
 use crate::profile::pprof::sampled_events;
 use crate::proto::pprof::Profile;
+
+/// Samples whose times an answer has, at most: a page of them has some 4 MB.
+const MAX_TIMED_SAMPLES: usize = 1_000_000;
 
 /// Nodes that all trees of sums together add to an answer, and each at least.
 const MAX_NODES: usize = 600_000;
@@ -81,6 +86,8 @@ pub(super) struct SelectionContext<'a, 'b> {
     is_disjoint: bool,
     /// Profiles that are read because a sum can't be.
     extra: AtomicUsize,
+    /// Samples that were counted by their times.
+    timed: AtomicUsize,
     /// Held while a large profile is in memory.
     large: Mutex<()>,
 }
@@ -94,8 +101,18 @@ impl<'a, 'b> SelectionContext<'a, 'b> {
         is_disjoint: bool,
     ) -> Self {
         let (single, nodes_of_sums) = (plan.single(), plan.nodes_of_sums());
-        let (extra, large) = (AtomicUsize::new(0), Mutex::default());
-        Self { request, plan, has_all_stacks, is_base, single, nodes_of_sums, is_disjoint, extra, large }
+        Self {
+            request,
+            plan,
+            has_all_stacks,
+            is_base,
+            single,
+            nodes_of_sums,
+            is_disjoint,
+            extra: AtomicUsize::new(0),
+            timed: AtomicUsize::new(0),
+            large: Mutex::default(),
+        }
     }
 }
 
@@ -216,7 +233,7 @@ impl SelectionContext<'_, '_> {
                 answer.add_lacking(self.plan.group(first), tree.most_lacking());
                 answer.builder.add_counts(*tree, group);
             }
-            SumContent::Stacks(stacks) => self.add_stacks(answer, first, &stacks, group)?,
+            SumContent::Stacks(stacks) => self.add_stacks(answer, first, &stacks, None, group)?,
         }
         answer.builder.take_activity_totals();
         for (reference, part) in of.profiles.iter().zip(&sum.parts) {
@@ -236,13 +253,17 @@ impl SelectionContext<'_, '_> {
         self.check_progress()?;
         let taken = match read(&self.request.reader.store, reference) {
             ReadProfile::Decoded(profile) => {
-                profile.and_then(|profile| self.take_profile(answer, reference, &profile, group))
+                profile.and_then(|mut profile| self.take_profile(answer, reference, &mut profile, group))
             }
             ReadProfile::Undecoded(bytes) => {
                 let _one = self.large.lock().unwrap_or_else(PoisonError::into_inner);
-                decode_large(&bytes).and_then(|profile| self.take_profile(answer, reference, &profile, group))
+                decode_large(&bytes)
+                    .and_then(|mut profile| self.take_profile(answer, reference, &mut profile, group))
             }
         };
+        if self.timed.load(Ordering::Relaxed) > MAX_TIMED_SAMPLES {
+            return Err(ReadError::TooManyTimes { max: MAX_TIMED_SAMPLES });
+        }
         match taken {
             Ok(()) => answer.profiles += 1,
             Err(error) => {
@@ -258,14 +279,38 @@ impl SelectionContext<'_, '_> {
         &self,
         answer: &mut PartialAnswer,
         reference: &ProfileRef,
-        profile: &Profile,
+        profile: &mut Profile,
         group: Option<&str>,
     ) -> Result<(), String> {
-        self.add_stacks(answer, reference, profile, group)?;
+        if self.request.query.by_times {
+            return self.take_by_times(answer, reference, profile, group);
+        }
+        self.add_stacks(answer, reference, profile, None, group)?;
         answer.activities.add(reference, answer.builder.take_activity_totals());
         answer.cpu_time.add(reference.samples, profile.period);
         let sample_type = self.request.query.sample_type.as_deref().unwrap_or("samples");
         answer.events = answer.events.saturating_add(sampled_events(profile, sample_type));
+        Ok(())
+    }
+
+    /// Counts those of a profile's samples that were taken in the range.
+    fn take_by_times(
+        &self,
+        answer: &mut PartialAnswer,
+        reference: &ProfileRef,
+        profile: &mut Profile,
+        group: Option<&str>,
+    ) -> Result<(), String> {
+        let range = self.plan.selected_range();
+        let times = keep_in_range(profile, reference, self.request.query)?;
+        self.timed.fetch_add(times.len(), Ordering::Relaxed);
+        let before = answer.builder.total();
+        self.add_stacks(answer, reference, profile, Some(&times), group)?;
+        let counted = answer.builder.total() - before;
+        let activities = answer.builder.take_activity_totals();
+        answer.activities.add(&part_in(reference, range), activities);
+        answer.cpu_time.add(counted, profile.period);
+        answer.events = answer.events.saturating_add(counted);
         Ok(())
     }
 
@@ -274,6 +319,7 @@ impl SelectionContext<'_, '_> {
         answer: &mut PartialAnswer,
         reference: &ProfileRef,
         stacks: &Profile,
+        times: Option<&TimesInRange>,
         group: Option<&str>,
     ) -> Result<(), String> {
         let series = PprofSeries {
@@ -281,7 +327,17 @@ impl SelectionContext<'_, '_> {
             by_thread_kind: self.request.is_by_thread_kind(),
             labels: self.plan.labels.get(&*reference.fingerprint).copied(),
             sample_type: self.request.query.sample_type.as_deref(),
+            times,
         };
         answer.builder.add_pprof(stacks, &series).map_err(|error| error.to_string())
     }
+}
+
+/// Returns a profile with the time of it that lies in the range: what comes late has the end of it.
+fn part_in(reference: &ProfileRef, range: TimeRange) -> ProfileRef {
+    let start = reference.start.0.clamp(range.start.0, range.end.0);
+    let end = reference.start.plus(reference.duration).0.clamp(start, range.end.0);
+    let mut part = reference.clone();
+    (part.start, part.duration) = (UnixNanos(start), Duration::from_nanos(end.abs_diff(start)));
+    part
 }

@@ -28,12 +28,16 @@ pub(super) struct SelectedProfiles {
 }
 
 impl SelectedProfiles {
-    pub(super) fn new(selection: &Selection, store: &Store) -> Self {
-        Self {
-            selection: selection.clone(),
-            series: selection.series(store),
-            profiles: selection.profiles(store),
-        }
+    /// The profiles that a request selects.
+    pub(super) fn of_query(query: &Query, store: &Store) -> Self {
+        let (series, profiles) = query.selected(store);
+        Self { selection: query.selection.clone(), series, profiles }
+    }
+
+    /// Those that it compares them with, if it does.
+    pub(super) fn of_base(query: &Query, store: &Store) -> Option<Self> {
+        let base = query.base.as_ref()?;
+        Some(Self { selection: base.clone(), series: base.series(store), profiles: base.profiles(store) })
     }
 }
 
@@ -126,12 +130,13 @@ impl<'a> RequestContext<'a> {
         let group = |fingerprint: &str| groups.as_ref().and_then(|groups| groups.get(fingerprint));
         let of_series = of_series.into_iter();
         let sorted: BTreeMap<_, _> = of_series.map(|(of, profiles)| ((group(of), of), profiles)).collect();
-        // What a filter of stacks leaves of each profile, and whose threads' they are, is known
-        // only from the profile.
+        // What a filter of stacks leaves of each profile, whose threads' they are, and when they
+        // were taken, is known only from the profile.
         let sample_type = self.query.sample_type.as_deref();
         let has_sums = self.query.under.is_empty()
             && sample_type.is_none_or(|name| name == "samples")
-            && !self.is_by_thread_kind();
+            && !self.is_by_thread_kind()
+            && !self.query.by_times;
         let wanted = &self.query.under_groups;
         let is_wanted = |group: Option<&String>| {
             has_sums || wanted.is_empty() || group.is_none_or(|group| wanted.contains(group))

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::super::sample_timeline::Bars;
 use super::super::selection::Query;
-use super::{ProfileReader, ReadError};
+use super::{ProfileReader, ReadError, ShownUnit, is_cpu_time};
 use crate::profile::call_tree::{PprofSeries, TreeBuilder};
 use crate::profile::jvm_activity::SampledIn;
 
@@ -42,11 +42,12 @@ impl ProfileReader {
         &self,
         query: &Query,
     ) -> Result<ThreadTimeline, ReadError> {
-        if !self.has_activities(query) {
-            return Ok(ThreadTimeline::default());
-        }
         let range = query.selection.range;
         let series = query.selection.series(&self.store);
+        let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
+        if unit != ShownUnit::Samples || !is_cpu_time(&series) {
+            return Ok(ThreadTimeline::default());
+        }
         let labels: HashMap<_, _> = series.iter().map(|of| (of.fingerprint.as_str(), &of.labels)).collect();
         let mut builder = TreeBuilder::default();
         builder.count_activities();

@@ -7,7 +7,7 @@ use crate::profile::model::SampleLabel;
 
 fn sample(frames: Vec<Arc<Frame>>, thread_kind: &str, count: u64) -> Sample {
     let label = SampleLabel { name: "thread_kind".into(), value: thread_kind.into() };
-    let times = (0..u32::try_from(count).unwrap()).collect();
+    let times = (0..i32::try_from(count).unwrap()).collect();
     Sample { labels: SampleLabels::new([label]), times, ..Sample::of_events(frames.into(), count, 1) }
 }
 

@@ -3,6 +3,7 @@
 mod encode;
 mod go_pprof;
 mod merge;
+mod sample_times;
 
 use std::collections::BTreeMap;
 
