@@ -67,7 +67,8 @@ pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a temporary folder can be made")
 }
 
-/// The binary under test: the one in `JVMPROF_TEST_BINARY`, or what cargo has built beside the test.
+/// The binary under test: the one in `JVMPROF_TEST_BINARY`, or what cargo has built beside the
+/// test.
 pub(crate) fn binary() -> PathBuf {
     let named = std::env::var_os("JVMPROF_TEST_BINARY");
     named.map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_jvmprof")), PathBuf::from)
