@@ -39,7 +39,7 @@ fn deploy() -> PathBuf {
 pub(crate) fn image(dir: &Path) -> PathBuf {
     let root = dir.join("jvmprof-root");
     let shipped = std::env::var_os("JVMPROF_TEST_PROGRAM").map(PathBuf::from);
-    let program = shipped.clone().unwrap_or_else(crate::support::binary);
+    let program = shipped.clone().unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_jvmprof")));
     let certificates = "/etc/ssl/certs/ca-certificates.crt";
     run(Command::new(deploy().join("container/root.sh")).arg(&program).arg(certificates).arg(&root));
     if shipped.is_none() {

@@ -159,7 +159,7 @@ fn doctor_and_inspect_tell_of_a_running_jvm() {
 fn as_nobody(dir: &Path, args: &[&str]) -> std::process::Output {
     let program = dir.join("jvmprof");
     if !program.exists() {
-        fs::copy(crate::support::binary(), &program).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_jvmprof"), &program).unwrap();
         crate::support::open_to_all(dir);
     }
     let mut setpriv = Command::new("setpriv");

@@ -218,8 +218,8 @@ fn the_timeline_follows_kinds_of_threads_and_going_back_among_them_asks_for_noth
     assert!(browser.evaluate(note).as_str().unwrap().contains("that of all threads"));
     // With an address, from the begin on.
     let url = browser.evaluate("location.href").as_str().unwrap().replace("timeline=groups", "");
-    visit(&mut browser, &url);
-    browser.wait_for(&format!("{TOTAL} < {all} && {is_followed}"));
+    browser.open(&url);
+    browser.wait_for(&format!("globalThis.jvmprof?.view?.flame.root && {TOTAL} < {all} && {is_followed}"));
     assert_eq!(browser.complaints, [""; 0]);
 }
 

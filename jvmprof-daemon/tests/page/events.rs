@@ -48,11 +48,12 @@ fn what_is_counted_is_chosen_among_the_types_of_all_events() {
     visit(&mut browser, &url);
     let figures = "(document.querySelector('.figures')?.innerText ?? '')";
     browser.wait_for(&format!("{figures}.includes('2,185 samples')"));
-    let options = browser
-        .evaluate("[...document.querySelector('header select').options].map((it) => it.value).join(' ')");
+    let options = browser.evaluate(
+        "[...document.querySelector('header select.tool').options].map((it) => it.value).join(' ')",
+    );
     assert_eq!(options, "samples cpu alloc_space alloc_objects");
     let choose = |browser: &mut Browser, name: &str| {
-        browser.evaluate(&format!("(() => {{ const it = document.querySelector('header select'); it.value = '{name}'; it.dispatchEvent(new Event('change')) }})()"));
+        browser.evaluate(&format!("(() => {{ const it = document.querySelector('header select.tool'); it.value = '{name}'; it.dispatchEvent(new Event('change')) }})()"));
     };
     choose(&mut browser, "cpu");
     browser.wait_for(&format!("{figures}.includes('22.1 s of CPU time')"));
@@ -81,8 +82,8 @@ fn each_type_has_the_name_that_the_collectors_page_has_for_it() {
     let url = write_all(&batches, &folder.path().join("x.html"));
     let mut browser = Browser::start(1440, 900);
     browser.open(&url);
-    browser.wait_for("document.querySelectorAll('header select option').length === 8");
-    let names = "[...document.querySelector('header select').options].map((it) => it.text).join(', ')";
+    browser.wait_for("document.querySelectorAll('header select.tool option').length === 8");
+    let names = "[...document.querySelector('header select.tool').options].map((it) => it.text).join(', ')";
     assert_eq!(
         browser.evaluate(names),
         "Wall-clock time, Waiting time, Waiting for locks, Contentions of locks, \

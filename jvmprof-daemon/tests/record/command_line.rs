@@ -91,9 +91,7 @@ fn a_command_that_ends_at_once_ends_the_recording() {
 fn the_memory_of_what_started_it_is_not_its_own() {
     let run = "import os, sys\nmemory = b'x' * (400 << 20)\nos.execv(sys.argv[1], sys.argv[1:])";
     let out = std::process::Command::new("python3")
-        .args(["-c", run])
-        .arg(crate::support::binary())
-        .args(["record", "--json", "--", "true"])
+        .args(["-c", run, env!("CARGO_BIN_EXE_jvmprof"), "record", "--json", "--", "true"])
         .output()
         .expect("this test runs python3");
     let error = String::from_utf8_lossy(&out.stderr);
@@ -273,7 +271,7 @@ fn without_privileges_the_message_tells_what_to_do() {
     let dir = scratch();
     // The binary has to be reachable for a user who may not enter root's folders.
     let copy = dir.path().join("jvmprof");
-    fs::copy(crate::support::binary(), &copy).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_jvmprof"), &copy).unwrap();
     crate::support::open_to_all(dir.path());
     let run = |args: &str| {
         let command = format!("{} {args}", copy.display());

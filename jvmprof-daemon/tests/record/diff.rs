@@ -33,7 +33,7 @@ fn recording(folder: &Path, name: &str, functions: &[(&str, u64)]) -> PathBuf {
 }
 
 fn diff(arguments: &[&Path]) -> Output {
-    Command::new(crate::support::binary()).arg("diff").args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_jvmprof")).arg("diff").args(arguments).output().unwrap()
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn a_container_without_the_hosts_pids_is_refused() {
     for args in [&["record", "-d", "1s", "-p", "1"][..], &["top", "--once"], &["daemon"]] {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]);
-        let output = command.arg(crate::support::binary()).args(args).output().unwrap();
+        let output = command.arg(env!("CARGO_BIN_EXE_jvmprof")).args(args).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
         assert!(stderr.contains("pid namespace") && stderr.contains("hostPID: true"), "{args:?}: {stderr}");

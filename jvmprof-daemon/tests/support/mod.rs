@@ -67,16 +67,9 @@ pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a temporary folder can be made")
 }
 
-/// The binary under test: the one in `JVMPROF_TEST_BINARY`, or what cargo has built beside the
-/// test.
-pub(crate) fn binary() -> PathBuf {
-    let named = std::env::var_os("JVMPROF_TEST_BINARY");
-    named.map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_jvmprof")), PathBuf::from)
-}
-
-/// A command that runs the binary under test.
+/// The binary under test.
 pub(crate) fn jvmprof() -> Command {
-    let mut command = Command::new(binary());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_jvmprof"));
     command.stdin(Stdio::null());
     command
 }

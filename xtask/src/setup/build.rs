@@ -16,11 +16,6 @@ pub(crate) fn fast() -> anyhow::Result<PathBuf> {
     build("fast")
 }
 
-/// Builds the `checked` profile, whose overflows and debug assertions end the program.
-pub(crate) fn checked() -> anyhow::Result<PathBuf> {
-    build("checked")
-}
-
 fn build(profile: &str) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args([

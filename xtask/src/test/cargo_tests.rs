@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
@@ -11,26 +12,72 @@ use super::failures::FailureReader;
 use super::programs::Programs;
 use super::suites::{Count, Tests};
 use crate::paths;
-use crate::run::{command_line, stdout_text};
+use crate::run::{command_line, run, stdout_text};
 
-pub(super) const UNIT_TESTS: &[&str] = &["--lib", "--bins"];
+/// Those of the library and of this program; the daemon's binary has none.
+pub(super) const UNIT_TESTS: &[&str] = &["--lib", "--bin", "xtask"];
 
-/// Runs these tests of the workspace.
-pub(super) fn cargo_tests(tests: &mut Tests, programs: &Programs, which: &[&str]) -> anyhow::Result<()> {
-    cargo_tests_with(tests, programs, which, &[])
+/// The package whose integration tests watch a running system.
+const DAEMON: &str = "jvmprof-daemon";
+
+/// How tests are built. Overflows and debug assertions fail them either way.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Profile {
+    /// Builds in a fraction of the other's time.
+    Dev,
+    /// Optimized: a daemon without that takes the processors of what it watches.
+    Checked,
 }
 
-/// As [`cargo_tests`], with arguments of the test binaries. Each call names the whole workspace, so
-/// that dependencies are built once, with one set of features. In the dev profile: it builds in
-/// half the time of a release, and overflows and debug assertions fail tests.
+impl Profile {
+    /// Returns `cargo test` in this profile. Each call names the whole workspace, so that
+    /// dependencies are built once, with one set of features.
+    fn cargo_test(self) -> Command {
+        let mut command = cargo(&["test", "--workspace", "--locked"]);
+        if matches!(self, Self::Checked) {
+            command.args(["--profile", "checked"]);
+        }
+        command
+    }
+}
+
+/// Builds the unit tests, and those of the unwinder.
+pub(super) fn build_unit_tests() -> anyhow::Result<()> {
+    let unwinder = test_binaries("jvmprof-common")?;
+    run(Profile::Dev.cargo_test().arg("--no-run").args(UNIT_TESTS).args(chosen(&unwinder)))
+}
+
+/// Builds the daemon's integration tests, and returns the path of the program that they test.
+pub(super) fn build_integration_tests() -> anyhow::Result<PathBuf> {
+    run(Profile::Checked.cargo_test().arg("--no-run").args(chosen(&test_binaries(DAEMON)?)))?;
+    Ok(paths::target().join("checked/jvmprof"))
+}
+
+/// Returns the names of the daemon's integration tests.
+pub(super) fn integration_tests() -> anyhow::Result<Vec<String>> {
+    test_binaries(DAEMON)
+}
+
+/// Runs these tests of the workspace.
+pub(super) fn cargo_tests(
+    tests: &mut Tests,
+    programs: &Programs,
+    profile: Profile,
+    which: &[&str],
+) -> anyhow::Result<()> {
+    cargo_tests_with(tests, programs, profile, which, &[])
+}
+
+/// As [`cargo_tests`], with arguments of the test binaries.
 fn cargo_tests_with(
     tests: &mut Tests,
     programs: &Programs,
+    profile: Profile,
     which: &[&str],
     arguments: &[&str],
 ) -> anyhow::Result<()> {
-    let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
-    command.args(which);
+    let mut command = profile.cargo_test();
+    command.arg("--no-fail-fast").args(which);
     if which != ["--doc"] {
         command.args(["--", "--include-ignored"]).args(arguments);
     }
@@ -60,7 +107,7 @@ pub(super) fn tests_of_a_running_system(
     let threads = format!("--test-threads={}", cpus * TESTS_PER_CPU);
     let skipped = makers.iter().chain(left_out).flat_map(|name| ["--skip", name]);
     let arguments: Vec<&str> = [&*threads].into_iter().chain(skipped).collect();
-    let result = cargo_tests_with(tests, programs, &which, &arguments);
+    let result = cargo_tests_with(tests, programs, Profile::Checked, &which, &arguments);
     let named = u64::try_from(tests.failures.len()).unwrap_or(u64::MAX);
     // A binary that died counts fewer failures than there may have been.
     if result.is_ok() || tests.count.failed != named || !(1..=RUN_AGAIN).contains(&tests.failures.len()) {
@@ -69,7 +116,7 @@ pub(super) fn tests_of_a_running_system(
     let mut again = Tests::default();
     let mut arguments = vec!["--test-threads=1", "--exact"];
     arguments.extend(tests.failures.iter().map(|failure| failure.name.as_str()));
-    let second_result = cargo_tests_with(&mut again, programs, &which, &arguments);
+    let second_result = cargo_tests_with(&mut again, programs, Profile::Checked, &which, &arguments);
     if again.count.passed + again.count.failed != named {
         return result;
     }
@@ -77,6 +124,7 @@ pub(super) fn tests_of_a_running_system(
     second_result
 }
 
+/// Returns the arguments that name these test binaries.
 pub(super) fn chosen(binaries: &[String]) -> Vec<&str> {
     binaries.iter().flat_map(|name| ["--test", name]).collect()
 }

@@ -9,12 +9,16 @@ mod suites;
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
-use self::cargo_tests::{UNIT_TESTS, cargo, cargo_tests, chosen, test_binaries, tests_of_a_running_system};
+use self::cargo_tests::{
+    Profile, UNIT_TESTS, build_unit_tests, cargo, cargo_tests, chosen, integration_tests, test_binaries,
+    tests_of_a_running_system,
+};
 use self::programs::{Programs, Servers, build_in_background};
 use self::suites::Suites;
 use crate::ebpf;
@@ -64,34 +68,34 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
         let installed =
             scope.spawn(|| if args.no_setup { Ok(Programs::found()) } else { Programs::ensure() });
         suites.check("rustfmt", rustfmt);
-        suites.check("building the tests", || {
-            run(&mut cargo(&["test", "--workspace", "--locked", "--no-run"]))
-        });
-        let mut programs = joined(installed)?;
+        suites.check("building the unit tests", build_unit_tests);
+        let programs = joined(installed)?;
         let servers = match (args.no_setup, args.servers) {
             (true, _) => Servers::Found,
             (false, true) => Servers::All,
             (false, false) => Servers::Small,
         };
-        let built = scope.spawn(move || build_in_background(servers));
+        let (sender, tests_built) = mpsc::channel();
+        let built = scope.spawn(move || build_in_background(servers, &sender));
         suites.check("clippy", clippy);
         suites.check("cargo deny", deny);
         suites.check("kernel programs are current", ebpf::check);
         suites.run("node --test", node::tests);
         quick_tests(&mut suites, &programs);
-        suites.run("documentation tests", |tests| cargo_tests(tests, &programs, &["--doc"]));
-        let (beside, alone): (Vec<String>, Vec<String>) =
-            test_binaries("jvmprof-daemon")?.into_iter().partition(|name| BESIDE_BUILDS.contains(&&**name));
-        for name in &beside {
-            suites.run(name, |tests| tests_of_a_running_system(tests, &programs, name, &[]));
-        }
         let mut binary = None;
-        suites.check("building what they test", || {
-            binary = Some(joined(built)?);
+        suites.check("building the integration tests", || {
+            binary = Some(tests_built.recv().context("the thread that builds them has ended")??);
             Ok(())
         });
         let Some(binary) = binary else { return suites.close() };
-        programs.set_binary(&binary);
+        suites
+            .run("documentation tests", |tests| cargo_tests(tests, &programs, Profile::Checked, &["--doc"]));
+        let (beside, alone): (Vec<String>, Vec<String>) =
+            integration_tests()?.into_iter().partition(|name| BESIDE_BUILDS.contains(&&**name));
+        for name in &beside {
+            suites.run(name, |tests| tests_of_a_running_system(tests, &programs, name, &[]));
+        }
+        suites.check("building servers", || joined(built));
         for (name, value) in programs.environment() {
             eprintln!("{name}={value}");
         }
@@ -115,8 +119,10 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
 
 /// Tests that need neither root nor setup.
 fn quick_tests(suites: &mut Suites, programs: &Programs) {
-    suites.run("unit tests", |tests| cargo_tests(tests, programs, UNIT_TESTS));
-    suites.run("unwinder", |tests| cargo_tests(tests, programs, &chosen(&test_binaries("jvmprof-common")?)));
+    suites.run("unit tests", |tests| cargo_tests(tests, programs, Profile::Dev, UNIT_TESTS));
+    suites.run("unwinder", |tests| {
+        cargo_tests(tests, programs, Profile::Dev, &chosen(&test_binaries("jvmprof-common")?))
+    });
 }
 
 fn joined<T>(thread: ScopedJoinHandle<anyhow::Result<T>>) -> anyhow::Result<T> {

@@ -1,12 +1,11 @@
 //! Programs that the tests use: what is installed first, and what is built while the first tests
 //! run.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
 
-use crate::setup::{build, installed_jdks, packages, python, servers, test_packages};
-
-/// Environment variable with the program under test: see `jvmprof-daemon/tests/support`.
-const TEST_BINARY: &str = "JVMPROF_TEST_BINARY";
+use super::cargo_tests::build_integration_tests;
+use crate::setup::{installed_jdks, packages, python, servers, test_packages};
 
 /// Programs of this machine that tests use.
 #[derive(Debug)]
@@ -14,27 +13,20 @@ pub(super) struct Programs {
     pub(super) jdks: Vec<installed_jdks::InstalledJdk>,
     python: PathBuf,
     packages: PathBuf,
-    /// The program under test; `None`: what cargo builds beside the tests.
-    binary: Option<PathBuf>,
 }
 
 impl Programs {
     /// Finds those that are installed.
     pub(super) fn found() -> Self {
         let python = python::found().unwrap_or_default();
-        Self { jdks: installed_jdks::found(), python, packages: test_packages::folder(), binary: None }
+        Self { jdks: installed_jdks::found(), python, packages: test_packages::folder() }
     }
 
     /// Installs what is missing.
     pub(super) fn ensure() -> anyhow::Result<Self> {
         packages::install(packages::FOR_TESTS)?;
         let (jdks, python) = (installed_jdks::ensure()?, python::ensure()?);
-        Ok(Self { jdks, python, packages: test_packages::ensure()?, binary: None })
-    }
-
-    /// Takes this program as the one under test.
-    pub(super) fn set_binary(&mut self, binary: &Path) {
-        self.binary = Some(binary.to_owned());
+        Ok(Self { jdks, python, packages: test_packages::ensure()? })
     }
 
     /// Returns the environment variables through which tests get them.
@@ -47,8 +39,7 @@ impl Programs {
         let large = servers::LARGE.into_iter().filter(|server| server.path().is_file());
         let servers = [servers::OTEL_COLLECTOR].into_iter().chain(large);
         let servers = servers.map(|server| (server.variable, server.path().display().to_string()));
-        let binary = self.binary.iter().map(|binary| (TEST_BINARY, binary.display().to_string()));
-        programs.into_iter().chain(servers).chain(binary).collect()
+        programs.into_iter().chain(servers).collect()
     }
 }
 
@@ -62,14 +53,19 @@ pub(super) enum Servers {
     All,
 }
 
-/// Builds the program under test, whose path it returns, and servers. It runs beside tests: they
-/// come first where both want a processor.
-pub(super) fn build_in_background(wanted: Servers) -> anyhow::Result<PathBuf> {
+/// Builds the daemon's integration tests, with the program that they test, whose path it sends as
+/// soon as they are there; then servers. That runs beside tests, which come first where both want a
+/// processor.
+pub(super) fn build_in_background(
+    wanted: Servers,
+    tests_built: &Sender<anyhow::Result<PathBuf>>,
+) -> anyhow::Result<()> {
     // This thread's alone, and that of all that it starts.
     if let Err(error) = rustix::process::setpriority_process(None, 19) {
         eprintln!("what is built runs at the priority of tests: {error}");
     }
-    let binary = build::checked()?;
+    // Nobody waits for it any more if the run has failed.
+    let _ = tests_built.send(build_integration_tests());
     if wanted != Servers::Found {
         servers::OTEL_COLLECTOR.ensure()?;
     }
@@ -79,5 +75,5 @@ pub(super) fn build_in_background(wanted: Servers) -> anyhow::Result<PathBuf> {
             eprintln!("error: {error:#}");
         }
     }
-    Ok(binary)
+    Ok(())
 }
