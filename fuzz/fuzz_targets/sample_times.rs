@@ -1,5 +1,5 @@
-//! Any bytes as the times of a profile's samples: what is kept of a time range lies in it, and is no
-//! more than there was.
+//! Any bytes as the times of a profile's samples: what is kept of a time range lies in it, and is
+//! no more than there was.
 #![no_main]
 
 use jvmprof_daemon::profile::pprof::sample_times::keep_within;

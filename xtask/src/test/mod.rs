@@ -1,5 +1,6 @@
 //! `cargo xtask test`: all checks and tests of a commit, setup included.
 
+mod background_build;
 mod cargo_tests;
 mod failures;
 mod large_servers;
@@ -15,11 +16,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
+use self::background_build::{Servers, build_in_background};
 use self::cargo_tests::{
     Profile, UNIT_TESTS, build_unit_tests, cargo, cargo_tests, chosen, integration_tests, test_binaries,
     tests_of_a_running_system,
 };
-use self::programs::{Programs, Servers, build_in_background};
+use self::programs::Programs;
 use self::suites::Suites;
 use crate::ebpf;
 use crate::kernels;
