@@ -44,12 +44,12 @@ impl Profile {
 /// Builds the unit tests, and those of the unwinder.
 pub(super) fn build_unit_tests() -> anyhow::Result<()> {
     let unwinder = test_binaries("jvmprof-common")?;
-    run(Profile::Dev.cargo_test().arg("--no-run").args(UNIT_TESTS).args(chosen(&unwinder)))
+    run(Profile::Dev.cargo_test().arg("--no-run").args(UNIT_TESTS).args(test_arguments(&unwinder)))
 }
 
 /// Builds the daemon's integration tests, and returns the path of the program that they test.
 pub(super) fn build_integration_tests() -> anyhow::Result<PathBuf> {
-    run(Profile::Checked.cargo_test().arg("--no-run").args(chosen(&test_binaries(DAEMON)?)))?;
+    run(Profile::Checked.cargo_test().arg("--no-run").args(test_arguments(&test_binaries(DAEMON)?)))?;
     Ok(paths::target().join("checked/jvmprof"))
 }
 
@@ -125,7 +125,7 @@ pub(super) fn tests_of_a_running_system(
 }
 
 /// Returns the arguments that name these test binaries.
-pub(super) fn chosen(binaries: &[String]) -> Vec<&str> {
+pub(super) fn test_arguments(binaries: &[String]) -> Vec<&str> {
     binaries.iter().flat_map(|name| ["--test", name]).collect()
 }
 
@@ -215,6 +215,14 @@ mod tests {
         let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";
         assert_eq!(cargo_line(line), Some(Count { passed: 12, failed: 3 }));
         assert_eq!(cargo_line("test tests::result ... ok"), None);
+    }
+
+    /// `UNIT_TESTS` leaves it out.
+    #[test]
+    fn the_daemons_binary_has_no_tests() {
+        let main = paths::workspace().join(DAEMON).join("src/main.rs");
+        let text = std::fs::read_to_string(main).unwrap();
+        assert!(text.contains("fn main()") && !text.contains("test]") && !text.contains("(test)"));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use anyhow::{Context as _, bail};
 
 use self::background_build::{Servers, build_in_background};
 use self::cargo_tests::{
-    Profile, UNIT_TESTS, build_unit_tests, cargo, cargo_tests, chosen, integration_tests, test_binaries,
-    tests_of_a_running_system,
+    Profile, UNIT_TESTS, build_unit_tests, cargo, cargo_tests, integration_tests, test_arguments,
+    test_binaries, tests_of_a_running_system,
 };
 use self::programs::Programs;
 use self::suites::Suites;
@@ -123,7 +123,7 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
 fn quick_tests(suites: &mut Suites, programs: &Programs) {
     suites.run("unit tests", |tests| cargo_tests(tests, programs, Profile::Dev, UNIT_TESTS));
     suites.run("unwinder", |tests| {
-        cargo_tests(tests, programs, Profile::Dev, &chosen(&test_binaries("jvmprof-common")?))
+        cargo_tests(tests, programs, Profile::Dev, &test_arguments(&test_binaries("jvmprof-common")?))
     });
 }
 

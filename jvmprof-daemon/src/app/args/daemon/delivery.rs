@@ -16,14 +16,14 @@ pub enum DeliveryArg {
     AtLeastOnce,
 }
 
-/// Where the times of samples go.
+/// Who gets the times of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SampleTimesArg {
-    /// Nowhere: a sample has the time of its window
+    /// Nobody: a sample has the time of its window
     Off,
-    /// To the local store and to --collector-address
+    /// The local store and --collector-address
     Collector,
-    /// To each --remote-store-address, too, which then should be a `jvmprof collector`
+    /// Each --remote-store-address, too, which then should be a `jvmprof collector`
     RemoteStore,
 }
 
@@ -44,9 +44,9 @@ pub struct DeliveryArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub collector_address: Option<String>,
 
-    /// Where it goes when each sample of CPU time was taken, by which the collector's page shows
-    /// parts of a second: nowhere; to the local store and --collector-address; or to each
-    /// --remote-store-address, too, which should be a `jvmprof collector` then
+    /// Who gets the time of each sample of CPU time, by which the collector's page shows parts of a
+    /// second: nobody; the local store and --collector-address; or each --remote-store-address,
+    /// too, which should be a `jvmprof collector` then
     #[arg(long, hide_short_help = true, default_value = "off", value_name = "WHERE")]
     pub sample_times: SampleTimesArg,
 
