@@ -441,6 +441,10 @@ impl Sender {
                 self.note_failure(None, &message, retry_after);
             }
         }
+        if self.server.retry_at().is_some() {
+            // What came in before the answer.
+            self.sink_queue.spool_outbox().await;
+        }
     }
 
     /// Without a spool, what still waits when the daemon ends is lost, and counted.
