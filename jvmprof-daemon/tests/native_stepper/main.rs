@@ -5,6 +5,8 @@
 
 mod goroutines;
 mod modules;
+#[path = "../support/one_cpu.rs"]
+mod one_cpu;
 mod stepper;
 mod truth;
 mod walk;

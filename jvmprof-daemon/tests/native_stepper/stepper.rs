@@ -19,6 +19,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::one_cpu::OneCpu;
 use super::truth::Truth;
 
 pub(crate) use libc::user_regs_struct as Registers;
@@ -45,6 +46,7 @@ pub(crate) struct Step {
 /// A process that stands still between steps.
 pub(crate) struct Stepper {
     child: Child,
+    _one_cpu: OneCpu,
     memory: File,
     pending: Option<Signal>,
     /// The last step was the entry into a handler. A tracer's signal is dropped there: the kernel
@@ -71,6 +73,7 @@ impl Stepper {
         let memory = File::open(format!("/proc/{pid}/mem")).expect("a traced process's memory");
         Self {
             child,
+            _one_cpu: OneCpu::with(pid),
             memory,
             pending: None,
             entered: false,

@@ -5,11 +5,14 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::support::one_cpu::OneCpu;
+
 pub(crate) use libc::user_regs_struct as Registers;
 
 /// A thread that is held while nobody asks for a step.
 pub(crate) struct Stepper {
     thread: Pid,
+    _one_cpu: OneCpu,
     /// A signal that stopped it and that it has yet to get.
     pending: Option<Signal>,
 }
@@ -19,7 +22,7 @@ impl Stepper {
         let thread = Pid::from_raw(thread);
         ptrace::seize(thread, ptrace::Options::empty()).expect("root may trace");
         ptrace::interrupt(thread).expect("a seized thread can be stopped");
-        let mut stepper = Self { thread, pending: None };
+        let mut stepper = Self { thread, _one_cpu: OneCpu::with(thread), pending: None };
         stepper.wait();
         stepper
     }
