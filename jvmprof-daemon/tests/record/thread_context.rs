@@ -85,19 +85,41 @@ fn assert_each_sample_has_its_request(builds: &[Build<'_>]) {
     assert!(!of_another_schema.is_empty() && of_another_schema.iter().all(|(_, labels)| labels.is_empty()));
     let mut outside = [0, 0];
     for ((name, ..), samples) in builds.iter().zip(samples) {
-        let Samples { of_requests, in_attach, between } = samples;
-        let wrong: Vec<_> =
-            of_requests.iter().filter(|(number, labels)| !are_of_request(*number, labels)).collect();
-        assert!(wrong.is_empty(), "{name}: {} of {} wrong: {:?}", wrong.len(), of_requests.len(), wrong[0]);
-        let requests: BTreeSet<usize> = of_requests.iter().map(|(number, _)| *number).collect();
-        assert_eq!(requests.len(), 8, "{name}: each has a trace of its own: {requests:?}");
-        let torn: Vec<_> = in_attach.iter().filter(|labels| !are_of_one_request_or_none(labels)).collect();
-        assert!(torn.is_empty(), "{name}: {} of {} torn: {:?}", torn.len(), in_attach.len(), torn[0]);
-        let over: Vec<_> = between.iter().filter(|labels| !labels.is_empty()).collect();
-        assert!(over.is_empty(), "{name}: {} of {} are over: {:?}", over.len(), between.len(), over[0]);
-        outside = [outside[0] + in_attach.len(), outside[1] + between.len()];
+        assert_are_of_their_requests(name, &samples);
+        outside = [outside[0] + samples.in_attach.len(), outside[1] + samples.between.len()];
     }
     assert!(outside.iter().all(|samples| *samples > 0), "there are some of both kinds: {outside:?}");
+}
+
+fn assert_are_of_their_requests(name: &str, samples: &Samples) {
+    let Samples { of_requests, in_attach, between } = samples;
+    let wrong: Vec<_> =
+        of_requests.iter().filter(|(number, labels)| !are_of_request(*number, labels)).collect();
+    assert!(wrong.is_empty(), "{name}: {} of {} wrong: {:?}", wrong.len(), of_requests.len(), wrong[0]);
+    let requests: BTreeSet<usize> = of_requests.iter().map(|(number, _)| *number).collect();
+    assert_eq!(requests.len(), 8, "{name}: each has a trace of its own: {requests:?}");
+    let torn: Vec<_> = in_attach.iter().filter(|labels| !are_of_one_request_or_none(labels)).collect();
+    assert!(torn.is_empty(), "{name}: {} of {} torn: {:?}", torn.len(), in_attach.len(), torn[0]);
+    let over: Vec<_> = between.iter().filter(|labels| !labels.is_empty()).collect();
+    assert!(over.is_empty(), "{name}: {} of {} are over: {:?}", over.len(), between.len(), over[0]);
+}
+
+/// That many contexts a thread attaches and detaches at least, in a second of its CPU time.
+const SWITCHES: u64 = 100_000;
+
+#[test]
+fn each_sample_has_the_trace_of_its_request_while_threads_switch_100_000_times_a_second() {
+    let dir = scratch();
+    let (program, rates) = (dir.path().join("requests"), dir.path().join("rates"));
+    let flags = ["-rdynamic", "-DROUNDS=200", "-DROUNDS_BETWEEN=100"];
+    gcc("gcc", &program, &[REQUESTS, WRITER], &flags);
+    let (context, path) = (process_context("tlsdesc_v1_dev"), rates.to_str().expect("a path in UTF-8"));
+    let samples = samples_of(&[(&program, vec![&context, "", path])], &WITH_LABELS).remove(0);
+    assert_are_of_their_requests("in the program", &samples);
+    assert!(!samples.in_attach.is_empty() && !samples.between.is_empty(), "there are some of both kinds");
+    let rates = fs::read(rates).expect("the program has written them");
+    let rates: Vec<u64> = rates.as_chunks().0.iter().take(2).map(|rate| u64::from_le_bytes(*rate)).collect();
+    assert!(rates.iter().all(|rate| *rate >= SWITCHES), "switches in a second, by thread: {rates:?}");
 }
 
 #[test]
