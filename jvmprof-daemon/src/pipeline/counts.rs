@@ -11,7 +11,7 @@ use super::Pipeline;
 use super::allocation::{AllocationCounts, AllocationProfiler};
 use super::jvm_totals::{JvmName, JvmTotals};
 use super::labels::TargetCounts;
-use super::off_cpu::{OffCpuCounts, OffCpuProfiler, WaitTime};
+use super::off_cpu::{OffCpuCounts, OffCpuProfiler, TotalWaitTime};
 use super::pauses::{PauseCounts, PauseTracker};
 use super::thread_contexts::{ThreadContextCounts, ThreadContexts};
 use super::windows::ClockCounts;
@@ -156,8 +156,8 @@ impl Pipeline {
     }
 
     /// Returns how long the threads have waited whose switches are seen, by their ids.
-    pub fn wait_times(&self) -> HashMap<u32, WaitTime> {
-        self.state.off_cpu.as_ref().map(OffCpuProfiler::wait_times).unwrap_or_default()
+    pub fn total_wait_times(&self) -> HashMap<u32, TotalWaitTime> {
+        self.state.off_cpu.as_ref().map(OffCpuProfiler::total_wait_times).unwrap_or_default()
     }
 
     fn off_cpu_counts(&self) -> OffCpuCounts {

@@ -55,7 +55,7 @@ macro_rules! hotspot_subprograms {
                 fn layout_at_pc(left: u64, bytes: u64) -> FrameLayout = layout_at_pc::layout_at_pc,
                     else FrameLayout::AT_ENTRY;
                 /// Returns the layout at the pc, after the prologue, whose code is loaded.
-                fn layout_in_body(bytes: u64) -> FrameLayout = layout_at_pc::layout_in_body,
+                fn layout_after_prologue(bytes: u64) -> FrameLayout = layout_at_pc::layout_after_prologue,
                     else FrameLayout::AT_ENTRY;
                 /// Loads the code around a pc where a signal has interrupted it, and returns the
                 /// layout there.

@@ -117,7 +117,8 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
         None => None,
     };
-    let wall_clock = events.has(EventType::Wall).then(|| WallClock::begin(&pids, pipeline.wait_times()));
+    let wall_clock =
+        events.has(EventType::Wall).then(|| WallClock::begin(&pids, pipeline.total_wait_times()));
     let waits_are_sampled = events.sampled.contains(&EventType::OffCpu);
     let mut virtual_threads = waits_are_sampled.then(VirtualThreadCounts::begin);
     // Not among what the command itself prints.
@@ -153,7 +154,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
     };
     progress.finish();
-    let spans = wall_clock.map(|clock| clock.end(&pipeline.pids(), &pipeline.wait_times()));
+    let spans = wall_clock.map(|clock| clock.end(&pipeline.pids(), &pipeline.total_wait_times()));
     pipeline.stop(LAST_SAMPLES_TIMEOUT);
     let virtual_threads = virtual_threads.map(|counts| counts.end(&mut pipeline)).unwrap_or_default();
     let command = match &mut child {

@@ -18,7 +18,7 @@ use procfs::CurrentSI;
 
 use super::summary::threads::PID;
 use crate::event_type::EventType;
-use crate::pipeline::off_cpu::{WAIT_LABEL, WaitTime};
+use crate::pipeline::off_cpu::{TotalWaitTime, WAIT_LABEL};
 use crate::profile::model::label_names::{THREAD_ID, THREAD_NAME};
 use crate::profile::model::{
     Batch, Frame, FrameKind, LabelSet, Line, Sample, SampleLabel, SampleLabels, Series,
@@ -49,7 +49,7 @@ pub(super) struct WallClock {
     began: u64,
     at_begin: HashMap<u32, ThreadTime>,
     /// What threads had waited, by their ids.
-    waits_at_begin: HashMap<u32, WaitTime>,
+    waits_at_begin: HashMap<u32, TotalWaitTime>,
     stolen_at_begin: u64,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct ThreadSpan {
 impl WallClock {
     /// Reads the clocks of the threads that these processes have now. `waits`: what threads have
     /// waited up to now, by their ids.
-    pub(super) fn begin(pids: &[u32], waits: HashMap<u32, WaitTime>) -> Self {
+    pub(super) fn begin(pids: &[u32], waits: HashMap<u32, TotalWaitTime>) -> Self {
         let at_begin = pids.iter().flat_map(|pid| threads(*pid)).collect();
         let (began, stolen_at_begin) = (boottime_ns(), stolen_ns());
         Self { began, at_begin, waits_at_begin: waits, stolen_at_begin }
@@ -84,7 +84,7 @@ impl WallClock {
 
     /// Reads the clocks again, and returns the time of each thread that runs now. `waits` is as
     /// for [`Self::begin`].
-    pub(super) fn end(&self, pids: &HashSet<u32>, waits: &HashMap<u32, WaitTime>) -> ThreadSpans {
+    pub(super) fn end(&self, pids: &HashSet<u32>, waits: &HashMap<u32, TotalWaitTime>) -> ThreadSpans {
         let all_stolen = stolen_ns().saturating_sub(self.stolen_at_begin);
         let of_pid = |pid: u32| threads(pid).into_iter().map(move |(tid, time)| (pid, tid, time));
         let now: Vec<_> = pids.iter().copied().flat_map(of_pid).collect();
@@ -110,13 +110,13 @@ impl WallClock {
 }
 
 /// Returns true if the times are of the thread that `/proc` says has started then.
-const fn has_started(wait: &WaitTime, start: u64) -> bool {
+const fn has_started(wait: &TotalWaitTime, start: u64) -> bool {
     wait.start_ns / NS_PER_TICK * NS_PER_TICK == start
 }
 
 /// Returns the time in which a thread had a CPU without running, ns. `ran`: for how long it ran
 /// meanwhile.
-fn stolen_between(before: Option<&WaitTime>, now: &WaitTime, ran: u64) -> u64 {
+fn stolen_between(before: Option<&TotalWaitTime>, now: &TotalWaitTime, ran: u64) -> u64 {
     let (since, waited) = before.map_or((now.since_ns, 0), |before| (before.until_ns, before.waited_ns));
     let elapsed = now.until_ns.saturating_sub(since);
     elapsed.saturating_sub(now.waited_ns.saturating_sub(waited)).saturating_sub(ran)
@@ -315,14 +315,15 @@ mod tests {
 
     #[test]
     fn what_a_thread_neither_ran_nor_waited_was_taken_from_it() {
-        let time = |since_ns, until_ns, waited_ns| WaitTime { start_ns: 1, since_ns, until_ns, waited_ns };
+        let time =
+            |since_ns, until_ns, waited_ns| TotalWaitTime { start_ns: 1, since_ns, until_ns, waited_ns };
         let (before, now) = (time(50, 1000, 400), time(50, 2000, 1100));
         assert_eq!(stolen_between(Some(&before), &now, 250), 50);
         // The kernel's clocks don't agree to the last nanosecond.
         assert_eq!(stolen_between(Some(&before), &now, 310), 0);
         // Nobody knows what it did before its switches were seen.
         assert_eq!(stolen_between(None, &time(1500, 2000, 300), 120), 80);
-        let time = WaitTime { start_ns: 123_456_789, ..now };
+        let time = TotalWaitTime { start_ns: 123_456_789, ..now };
         assert!(has_started(&time, 120_000_000) && !has_started(&time, 130_000_000));
     }
 

@@ -27,7 +27,7 @@ pub use self::analyses_on_disk::AnalysesOnDisk;
 pub use self::code_kinds::{CodeKind, kind_of_blob, kind_of_codelet};
 use self::machine_code::control_flow::{ControlFlow, LocalCalls};
 use self::machine_code::frame_state::FrameState;
-use self::machine_code::instruction_effects::CallConventions;
+use self::machine_code::instruction_effects::ImplicitEffects;
 use self::machine_code::relocatable_fields::RelocatableField;
 pub use self::native_code::analyze_native;
 pub(crate) use self::stub_rows::PieceShapes;
@@ -63,7 +63,7 @@ fn analyze_piece(
         _ if code.is_empty() || u32::try_from(code.len()).is_err() => return all(None),
         _ => {}
     }
-    let mut flow = ControlFlow::new(code, base.0, local_calls(kind), conventions(kind));
+    let mut flow = ControlFlow::new(code, base.0, local_calls(kind), implicit_effects(kind));
     let offsets = seeds.iter().filter_map(|seed| seed.0.checked_sub(base.0));
     let offsets = offsets.filter_map(|offset| u32::try_from(offset).ok());
     for entry in std::iter::once(0).chain(offsets.filter(|offset| (*offset as usize) < code.len())) {
@@ -144,9 +144,9 @@ fn local_calls(kind: CodeKind) -> LocalCalls {
     }
 }
 
-fn conventions(kind: CodeKind) -> CallConventions {
+fn implicit_effects(kind: CodeKind) -> ImplicitEffects {
     use CodeKind::{Adapter, Deoptimization, Exception, Framed, Safepoint, Stub, UncommonTrap};
-    CallConventions {
+    ImplicitEffects {
         patches_return_address: matches!(kind, Stub | Exception | Framed | Safepoint | Deoptimization),
         replaces_frames: matches!(kind, Deoptimization | UncommonTrap),
         calls_compiled: kind == Adapter,

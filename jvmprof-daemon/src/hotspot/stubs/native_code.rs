@@ -8,7 +8,7 @@ use jvmprof_common::rows::Row;
 
 use super::machine_code::control_flow::{ControlFlow, LocalCalls};
 use super::machine_code::frame_state::FrameState;
-use super::machine_code::instruction_effects::CallConventions;
+use super::machine_code::instruction_effects::ImplicitEffects;
 use super::{STUB_ALIGNMENT, spans};
 use crate::types::Svma;
 
@@ -24,8 +24,8 @@ pub fn analyze_native(code: &[u8], base: Svma, entries: &[Svma]) -> Vec<(u64, u6
     if u32::try_from(code.len()).is_err() {
         return Vec::new();
     }
-    let conventions = CallConventions { has_roots: true, ..CallConventions::default() };
-    let mut flow = ControlFlow::new(code, base.0, LocalCalls::Functions, conventions);
+    let implicit_effects = ImplicitEffects { has_roots: true, ..ImplicitEffects::default() };
+    let mut flow = ControlFlow::new(code, base.0, LocalCalls::Functions, implicit_effects);
     flow.set_budget(MAX_LOOKS.saturating_mul(code.len()).max(1 << 20));
     let inside = |entry: &Svma| {
         let offset = u32::try_from(entry.0.checked_sub(base.0)?).ok()?;

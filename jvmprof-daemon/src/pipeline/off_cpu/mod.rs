@@ -13,7 +13,7 @@
 //! | `still_waiting` | waits that go on when a window ends |
 //! | `virtual_threads` | what virtual threads wait for that aren't mounted |
 //! | `wait_labels` | stacks and labels that name the cause |
-//! | `wait_times` | how long each thread has waited in all |
+//! | `total_wait_times` | how long each thread has waited in all |
 //!
 //! A wait's cause is named when its window ends: only then the functions of its stack have their
 //! names. `docs/offcpu.md` explains why the sums are right.
@@ -29,9 +29,9 @@ mod idle;
 mod monitor_holders;
 mod pace;
 mod still_waiting;
+mod total_wait_times;
 mod virtual_threads;
 mod wait_labels;
-mod wait_times;
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -56,10 +56,10 @@ pub use idle::IdleRule;
 use idle::IdleRules;
 use pace::Pace;
 use still_waiting::{Began, StillWaiting};
+pub use total_wait_times::TotalWaitTime;
 pub use virtual_threads::{VirtualThreadCensus, virtual_wait};
 use wait_labels::WaitLabels;
 pub use wait_labels::{WAIT_LABEL, blocker_of, holder_method_of, holder_of, is_idle, wait_of};
-pub use wait_times::WaitTime;
 
 /// What is wanted of waits.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,14 +16,14 @@ use crate::address::Avma;
 #[inline(always)]
 pub fn layout_at_pc(target: &mut impl HotspotTarget, left: u64, bytes: u64) -> FrameLayout {
     match left {
-        0 => target.layout_in_body(bytes),
+        0 => target.layout_after_prologue(bytes),
         _ => layout_in_prologue(target, left, bytes),
     }
 }
 
 /// As [`layout_at_pc`], after the prologue.
 #[inline(always)]
-pub fn layout_in_body(target: &mut impl HotspotTarget, bytes: u64) -> FrameLayout {
+pub fn layout_after_prologue(target: &mut impl HotspotTarget, bytes: u64) -> FrameLayout {
     let at = first_poll_end(target.code());
     if target.returns_at(at) { FrameLayout::AT_ENTRY } else { layout_before_end(target.code(), bytes) }
 }
@@ -33,7 +33,7 @@ pub fn layout_in_body(target: &mut impl HotspotTarget, bytes: u64) -> FrameLayou
 #[inline(always)]
 pub fn layout_at_signal(target: &mut impl HotspotTarget, pc: Avma, bytes: u64) -> FrameLayout {
     match target.load_code(pc - CODE_BEFORE as u64) {
-        true => target.layout_in_body(bytes),
+        true => target.layout_after_prologue(bytes),
         false => FrameLayout::built(bytes),
     }
 }

@@ -9,7 +9,7 @@ use jvmprof_common::rows::{Register, Row};
 
 use super::apx_instructions;
 use super::frame_state::{FrameState, TrackedValue};
-use super::instruction_effects::{CallConventions, Transfer, ends_path, follows_call};
+use super::instruction_effects::{ImplicitEffects, Transfer, ends_path, follows_call};
 use super::relocatable_fields::RelocatableField;
 use super::rows_by_offset::RowsByOffset;
 
@@ -95,7 +95,7 @@ impl<'c> ControlFlow<'c> {
         code: &'c [u8],
         base: u64,
         calls: LocalCalls,
-        conventions: CallConventions,
+        implicit_effects: ImplicitEffects,
     ) -> Self {
         Self {
             code,
@@ -107,7 +107,7 @@ impl<'c> ControlFlow<'c> {
             doubts_calls: false,
             indirect: BTreeMap::new(),
             calls,
-            transfer: Transfer::new(conventions),
+            transfer: Transfer::new(implicit_effects),
             fields: Vec::new(),
             budget: usize::MAX,
         }

@@ -5,9 +5,9 @@ use jvmprof_common::rows::Register;
 
 use super::frame_state::{FrameState, LocationBase, StackLocation, TrackedValue};
 
-/// Effects that a kind of code has beyond those of its instructions.
+/// Effects of the instructions of a kind of code that the instructions alone don't tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::hotspot::stubs) struct CallConventions {
+pub(in crate::hotspot::stubs) struct ImplicitEffects {
     /// A store to the return address's place is a return address: stubs that return to an
     /// exception's handler, or that were entered by a jump.
     pub(in crate::hotspot::stubs) patches_return_address: bool,
@@ -27,13 +27,13 @@ const CALLER_SAVED: [u8; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 
 /// Applies instructions to states.
 pub(in crate::hotspot::stubs) struct Transfer {
-    conventions: CallConventions,
+    implicit_effects: ImplicitEffects,
     factory: InstructionInfoFactory,
 }
 
 impl Transfer {
-    pub(in crate::hotspot::stubs) fn new(conventions: CallConventions) -> Self {
-        Self { conventions, factory: InstructionInfoFactory::new() }
+    pub(in crate::hotspot::stubs) fn new(implicit_effects: ImplicitEffects) -> Self {
+        Self { implicit_effects, factory: InstructionInfoFactory::new() }
     }
 
     /// Moves `state` over one instruction at `offset`, to where the next one finds it. A call has
@@ -64,7 +64,7 @@ impl Transfer {
                 clobber_caller_saved(state);
                 state.forget_below_rsp();
             }
-            Mnemonic::Xor if self.conventions.has_roots && clears_rbp(instruction) => {
+            Mnemonic::Xor if self.implicit_effects.has_roots && clears_rbp(instruction) => {
                 state.lose_caller();
                 state.set(Register::RBP, TrackedValue::Unknown);
             }
@@ -91,12 +91,14 @@ impl Transfer {
         push_value(state, value, offset);
         match (instruction.op0_kind(), state.place(Register::RSP)) {
             (OpKind::Memory, Some(top)) if value == TrackedValue::Unknown => state.begin_frame(top),
-            (OpKind::Immediate8to64 | OpKind::Immediate32to64, _) if self.conventions.replaces_frames => {
+            (OpKind::Immediate8to64 | OpKind::Immediate32to64, _)
+                if self.implicit_effects.replaces_frames =>
+            {
                 state.forget_return_address();
             }
             _ => {}
         }
-        if self.conventions.calls_compiled
+        if self.implicit_effects.calls_compiled
             && value == TrackedValue::ReturnAddress
             && let Some(top) = state.place(Register::RSP)
             && top.base != LocationBase::Entry
@@ -149,7 +151,7 @@ impl Transfer {
     /// Eight bytes go to the instruction's memory operand.
     fn store(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32, value: TrackedValue) {
         let Some(at) = address(state, instruction, offset) else { return };
-        if self.conventions.patches_return_address && state.is_return_address_slot(at) {
+        if self.implicit_effects.patches_return_address && state.is_return_address_slot(at) {
             return state.store(at, TrackedValue::ReturnAddress);
         }
         state.store(at, value);
@@ -168,7 +170,7 @@ impl Transfer {
         else {
             let pops = instruction.mnemonic() == Mnemonic::Add
                 && instruction.op0_register() == iced_x86::Register::RSP;
-            if self.conventions.replaces_frames && pops {
+            if self.implicit_effects.replaces_frames && pops {
                 state.give_up_frame();
             }
             return self.other(state, instruction, offset);
