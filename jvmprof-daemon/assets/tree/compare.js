@@ -11,6 +11,10 @@
   /// Events of both sides together below which the test means nothing.
   const LEAST_EVENTS = 10;
 
+  /// Units that are counts, and times: per second when compared by time.
+  const PER_SECOND = new Set(["objects", "waits", "contentions", "pauses"]);
+  const TIMES = new Set(["waiting_time", "lock_time", "wall_time", "pause_time"]);
+
   jvmprof.NORMALISATIONS = { share: "By share", time: "By time" };
 
   class Comparison {
@@ -70,24 +74,46 @@
       return Math.abs(this.z(counts)) < SIGNIFICANT_Z;
     }
 
-    /// A normalised number: `12.1 %`, `0.40 CPUs`, `3 MiB/s`.
-    text(value) {
+    /// The unit of normalised numbers where they have none themselves.
+    get unitName() {
+      const hasOwn = this.by === "share" || PER_SECOND.has(this.unit) || TIMES.has(this.unit) || this.unit === "bytes";
+      return hasOwn ? "" : "CPUs";
+    }
+
+    /// A normalised number: `12.1 %`, `0.400`, `3 MiB/s`.
+    number(value) {
       if (this.by === "share") return format.share(value, 1);
       if (this.unit === "bytes") return `${format.bytes(value)}/s`;
-      if (["objects", "waits", "contentions"].includes(this.unit)) return `${format.short(value)}/s`;
-      if (["waiting_time", "lock_time", "wall_time", "pause_time"].includes(this.unit)) return `${format.duration(value)}/s`;
-      return `${format.short(value)} CPUs`;
+      if (PER_SECOND.has(this.unit)) return `${format.short(value)}/s`;
+      if (TIMES.has(this.unit)) return `${format.duration(value)}/s`;
+      return value > 0 && value < 10 ? value.toFixed(3) : format.short(value);
+    }
+
+    /// The difference, without a unit that all numbers have.
+    changeNumber(counts) {
+      const change = this.change(counts);
+      if (change === 0) return "0";
+      const number = this.number(Math.abs(change));
+      const sign = change > 0 ? "+" : "−";
+      return number.startsWith("< ") ? `${sign} ${number}` : `${sign}${number}`;
+    }
+
+    /// Before and after in a line, without a unit that all numbers have.
+    beforeAfterNumbers(counts) {
+      return this.values(counts).map((value) => this.number(value)).join(" → ");
+    }
+
+    withUnit(numbers) {
+      return this.unitName ? `${numbers} ${this.unitName}` : numbers;
     }
 
     changeText(counts) {
-      const change = this.change(counts);
-      if (change === 0) return "0";
-      return `${change > 0 ? "+" : "−"}${this.text(Math.abs(change))}`;
+      const number = this.changeNumber(counts);
+      return number === "0" ? number : this.withUnit(number);
     }
 
-    /// Before and after in a line.
     beforeAfter(counts) {
-      return this.values(counts).map((value) => this.text(value)).join(" → ");
+      return this.withUnit(this.beforeAfterNumbers(counts));
     }
 
     /// What says whether it may be chance.
@@ -102,10 +128,11 @@
       const test = this.by === "share" ? "two-proportion z-test of the samples' counts" : "z-test of two rates of samples";
       const [before, after] = this.sides;
       const weighted = [before, after].some(({ perEvent }) => Math.abs(perEvent - 1) > 1e-6);
+      const others = this.by === "share" ? " A share also falls where others grow: compare by time to see what each took." : "";
       const weights = weighted ? " Numbers are estimates: each is taken as so many samples of equal weight." : "";
       return (
         `Red is more than before, blue is less. Grey may be chance: below ${SIGNIFICANT_Z} standard errors (${test}; ` +
-        `${format.count(before.events)} and ${format.count(after.events)} samples), or fewer than ${LEAST_EVENTS} samples.${weights} ` +
+        `${format.count(before.events)} and ${format.count(after.events)} samples), or fewer than ${LEAST_EVENTS} samples.${others}${weights} ` +
         "One in 370 frames that didn't change is coloured all the same, and the load itself varies."
       );
     }

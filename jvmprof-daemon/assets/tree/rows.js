@@ -95,10 +95,19 @@
   /// The place of a line: `Order.java:57`.
   jvmprof.placeOf = (fn, line) => `${fn.file || fn.name}:${line}`;
 
-  /// The line that most of a function's samples have, those of its own work first: `{place,
-  /// share}`; null if none is known.
-  jvmprof.hottestLine = function (row) {
-    const by = row.attributed > 0 ? "attributed" : "total";
+  /// Own work that is a smaller part of a function's samples than this says nothing of its lines.
+  const LEAST_OWN_WORK = 0.05;
+
+  /// The samples by which a function's lines are compared in a table sorted by `column`: those of
+  /// all that each line cost, or of the function's own work where the table is about that.
+  jvmprof.lineWeight = function (row, column) {
+    const isOfOwnWork = column !== "total" && row.attributed > LEAST_OWN_WORK * row.total;
+    return isOfOwnWork ? "attributed" : "total";
+  };
+
+  /// The line that most of a function's samples have, `by` total or attributed: `{place, share}`;
+  /// null if none is known.
+  jvmprof.hottestLine = function (row, by) {
     const hottest = row.lines.reduce((most, line) => (line[by] > (most?.[by] ?? 0) ? line : most), null);
     return hottest && { place: jvmprof.placeOf(row.fn, hottest.line), share: hottest[by] / row[by] };
   };

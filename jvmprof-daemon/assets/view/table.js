@@ -6,6 +6,10 @@
   const { element, format } = jvmprof;
 
   const ROWS_AT_ONCE = 200;
+  /// Lines of a function that are listed.
+  const LINES = 10;
+  /// The mapping of generated code, which says no more than a frame's kind does.
+  const JVM_MODULE = "jvm";
 
   const COLUMNS = {
     self: ["Self", "Samples with the function as the leaf"],
@@ -54,11 +58,20 @@
       this.rows = rows;
       this.hasAttributed = hasAttributed;
       this.headers.attributed.hidden = !hasAttributed;
+      this.nameUnit();
       this.table.classList.toggle("compared", this.comparison !== null);
       if (!hasAttributed && this.sort.column === "attributed") this.sort.column = "self";
       const open = new Set([...this.open].map((fn) => fn.name));
       this.open = new Set(rows.filter(({ name }) => open.has(name)).map(({ fn }) => fn));
       this.refresh();
+    }
+
+    /// Names the unit of compared numbers in the heads, where it isn't in the cells.
+    nameUnit() {
+      const unit = this.comparison?.unitName;
+      for (const [column, [title]] of Object.entries(COLUMNS)) {
+        this.headers[column].querySelector("button").textContent = unit ? `${title}, ${unit}` : title;
+      }
     }
 
     columns() {
@@ -119,15 +132,18 @@
       swatch.style.background = this.comparison
         ? jvmprof.changeColour(this.comparison, [row.base.total, row.total])
         : this.colours.of(fn, row.how, false, false);
-      const hottest = jvmprof.hottestLine(row);
-      const where = [hottest ? `${hottest.place} ${format.share(hottest.share, 1)}` : fn.file, fn.module].filter(Boolean).join(" · ");
+      const by = jvmprof.lineWeight(row, this.sort.column);
+      const hottest = jvmprof.hottestLine(row, by);
+      const place = hottest ? `${hottest.place} ${format.share(hottest.share, 1)}` : fn.file;
+      const where = [place, fn.module === JVM_MODULE ? "" : fn.module].filter(Boolean).join(" · ");
+      const ofWhat = hottest ? `\nThe share is that of its ${by === "total" ? "samples with all that it calls" : "own work"}` : "";
       const name = element(
         "button.function",
-        { type: "button", title: `${fn.name}\n${where}\nClick to search`, onclick: () => this.onChoose(fn) },
+        { type: "button", title: `${fn.name}\n${where}${ofWhat}\nClick to search`, onclick: () => this.onChoose(fn) },
         element("span.function-name", {}, ...jvmprof.nameParts(fn).map((part) => element("span", {}, part))),
         where ? element("span.where", {}, where) : null,
       );
-      return element("tr", {}, element("td.name", {}, this.opener(row, isOpen), swatch, name), ...this.columns().map((column) => this.cell(row, column)));
+      return element("tr", {}, element("td.name", {}, element("div.name-line", {}, this.opener(row, isOpen), swatch, name)), ...this.columns().map((column) => this.cell(row, column)));
     }
 
     /// The button that opens a row; room for one where there is nothing to open.
@@ -148,9 +164,9 @@
 
     details(row) {
       const across = (...children) => element("tr.detail", {}, element("td.line", { colspan: String(1 + this.columns().length) }, ...children));
-      // Shares are of the function's own work; of a mere caller, of its calls.
-      const by = row.attributed > 0 ? "attributed" : "total";
-      const lines = row.lines.map((line) =>
+      const by = jvmprof.lineWeight(row, this.sort.column);
+      const hottest = row.lines.toSorted((a, b) => b[by] - a[by] || b.total - a.total || a.line - b.line);
+      const lines = hottest.slice(0, LINES).map((line) =>
         element(
           "tr.detail",
           {},
@@ -200,8 +216,8 @@
       return element(
         `td.samples.change${isNoise ? ".noise" : more ? ".more-than" : ".less-than"}`,
         { title: `${comparison.beforeAfter(sides)}; ${comparison.verdict(sides)}` },
-        element("span.number", {}, comparison.changeText(sides)),
-        element("span.percent", {}, breakable(comparison.beforeAfter(sides))),
+        element("span.number", {}, comparison.changeNumber(sides)),
+        element("span.percent", {}, breakable(comparison.beforeAfterNumbers(sides))),
         element("span.unseen", {}, comparison.verdict(sides)),
       );
     }

@@ -87,7 +87,11 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
     browser.press("n");
     browser.wait_for("location.hash.includes('by=time')");
     let time = browser.evaluate("document.querySelector('.top tbody .number').textContent");
-    assert!(share.as_str().unwrap().ends_with('%') && time.as_str().unwrap().ends_with("CPUs"), "{time}");
+    assert!(share.as_str().unwrap().ends_with('%'), "{share}");
+    assert!(!time.as_str().unwrap().contains("CPUs"), "one line: the unit is in the head: {time}");
+    let heads = browser
+        .evaluate("[...document.querySelectorAll('.top th')].map((it) => it.innerText.trim()).join('; ')");
+    assert!(heads.as_str().unwrap().contains("Total, CPUs"), "{heads}");
     for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
         browser.resize(width, 900);
         browser.prefer(scheme);

@@ -206,9 +206,14 @@ impl TreeBuilder {
 
     fn function_lines(&self, samples: &FunctionSamples) -> Vec<u64> {
         let mut lines = samples.lines.clone();
+        // A line that only calls may cost more than all that the function does itself.
+        lines.sort_by_key(|(line, counts)| (Reverse(counts.weights()[2]), *line));
+        let by_total = lines.len().min(TOP_FUNCTION_LINES);
+        lines[by_total..].sort_by_key(|(line, counts)| (Reverse(counts.weights()), *line));
+        lines.truncate(2 * TOP_FUNCTION_LINES);
         lines.sort_by_key(|(line, counts)| (Reverse(counts.weights()), *line));
         let numbers = |counts: SampleCounts| [counts.own, counts.attributed, counts.total];
-        let listed = lines.iter().take(TOP_FUNCTION_LINES).flat_map(|(line, counts)| {
+        let listed = lines.iter().flat_map(|(line, counts)| {
             let base = self.has_base.then(|| numbers(counts.base));
             let base = base.into_iter().flatten();
             std::iter::once(u64::from(*line)).chain(numbers(counts.main)).chain(base)

@@ -21,7 +21,9 @@ test("shares are compared by the two-proportion test, as in profile/comparison.r
 
 test("rates are compared in time", () => {
   const times = new jvmprof.Comparison([SIDE, { ...SIDE, duration_ns: 2e10 }], "time", "samples");
-  assert.equal(times.beforeAfter([100, 100]), "0.1 CPUs → 0.05 CPUs");
+  assert.equal(times.beforeAfter([100, 100]), "0.100 → 0.050 CPUs");
+  assert.equal(times.changeText([100, 100]), "−0.050 CPUs");
+  assert.equal(times.beforeAfter([0, 4_000_000]), "0 → 2k CPUs");
   close(times.z([100, 200]), 0);
   assert.equal(times.changeText([100, 200]), "0");
 });

@@ -53,6 +53,22 @@ fn time_of_the_jvm_and_the_kernel_is_that_of_the_nearest_java_caller() {
 }
 
 #[test]
+fn the_line_of_a_costly_call_is_listed_beside_many_lines_of_own_work() {
+    let mut builder = TreeBuilder::default();
+    for line in 1..=30 {
+        let path = [step(&mut builder, NodeKind::Java, "acme.Order.total", line)];
+        builder.add(&path, 2);
+    }
+    let callee = step(&mut builder, NodeKind::Java, "acme.Rule.matches", 7);
+    let path = [step(&mut builder, NodeKind::Java, "acme.Order.total", 99), callee];
+    builder.add(&path, 500);
+    let lines = row(&builder.finish(PAGE_NODES), "acme.Order.total")[3].take();
+    let lines: Vec<u64> = serde_json::from_value(lines).unwrap();
+    let (listed, []) = lines.as_chunks::<4>() else { panic!("four numbers a line: {lines:?}") };
+    assert_eq!((listed.len(), listed[0], listed.last()), (20, [1, 2, 2, 2], Some(&[99, 0, 0, 500])));
+}
+
+#[test]
 fn a_truncated_stack_is_attributed_to_its_leaf() {
     let mut builder = TreeBuilder::default();
     let cut = CallStep {
