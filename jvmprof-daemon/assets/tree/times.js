@@ -44,14 +44,13 @@
     }
 
     /// Samples of these activities and kinds of threads (null: of all), in slots of `step`
-    /// milliseconds.
+    /// milliseconds. What is behind the last one counts in it.
     slots(step, count, activities = null, threadKinds = null) {
       const slots = new Float64Array(count);
       const isKept = (entry) => !this.activities.length || jvmprof.isSampledIn(this.activities[entry], activities, threadKinds);
       const kept = this.nodes.map((_, entry) => isKept(entry));
       for (let i = 0; i < this.times.length; i++) {
-        const slot = Math.floor(this.times[i] / step);
-        if (slot < count && kept[this.entries[i]]) slots[slot]++;
+        if (kept[this.entries[i]]) slots[Math.min(count - 1, Math.floor(this.times[i] / step))]++;
       }
       return slots;
     }

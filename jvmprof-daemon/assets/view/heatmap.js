@@ -10,6 +10,8 @@
   const ROW = 3;
   const HEIGHT = LOAD + ROWS * ROW + 4;
   const MOST_COLUMNS = 900;
+  /// What is left of the time behind whole columns is a column if it is this part of one.
+  const LEAST_COLUMN = 0.05;
   const SHORTEST_DRAG = 4;
 
   /// Milliseconds of a column: so many seconds that all of them fit, parts of a second for what is
@@ -57,7 +59,7 @@
       this.clock = clock;
       this.part = part;
       this.step = jvmprof.heatStep(this.duration);
-      this.columns = Math.ceil(this.duration / this.step);
+      this.columns = Math.max(1, Math.ceil(this.duration / this.step - LEAST_COLUMN));
       this.cells = times.slots(this.step / ROWS, this.columns * ROWS, chosen, threadKinds);
       this.stacks = this.stacked(times, chosen, threadKinds);
       this.most = this.cells.reduce((most, samples) => Math.max(most, samples), 1);
@@ -197,7 +199,8 @@
     }
 
     choose([from, to]) {
-      this.onPart([Math.floor(from), Math.min(Math.ceil(to), Math.ceil(this.duration))]);
+      const end = Math.ceil(this.duration);
+      this.onPart([Math.floor(from), to < this.columns * this.step ? Math.min(Math.ceil(to), end) : end]);
     }
 
     key(event) {

@@ -10,6 +10,9 @@
   const LINES = 10;
   /// The mapping of generated code, which says no more than a frame's kind does.
   const JVM_MODULE = "jvm";
+  const COMPILED = new Set(["C1", "C2", "inlined"]);
+  const LINES_OF_COMPILED_CODE =
+    "Own samples of compiled code have the line of the next call or safepoint, which in a loop may be another one. With -XX:+DebugNonSafepoints they have their own.";
 
   const COLUMNS = {
     self: ["Self", "Samples with the function as the leaf"],
@@ -178,6 +181,7 @@
       const all = hows.reduce((sum, { samples }) => sum + samples, 0);
       const text = hows.map(({ name, samples }) => `${name} ${format.share(samples, all)}`).join(", ");
       if (text) lines.push(across(`Ran: ${text}`));
+      if (by === "attributed" && hows.some(({ name }) => COMPILED.has(name))) lines.push(across(LINES_OF_COMPILED_CODE));
       if (this.comparison) lines.unshift(across(...this.columns().map((column) => this.change(row, column))));
       return lines;
     }

@@ -9,6 +9,7 @@
 
 pub mod collector;
 pub mod delivery;
+mod directory_lock;
 pub mod http_client;
 pub mod listener;
 pub mod otlp;

@@ -126,8 +126,8 @@ fn a_concatenation_allocates_what_the_compiler_leaves_of_it() {
     }
 }
 
-/// Starts one thread after the other, each of which ends before it has filled its first buffer, and
-/// says how many bytes they have allocated together.
+/// Once a file is there, starts one thread after the other, each of which ends before it has filled
+/// its first buffer, and says how many bytes they have allocated together.
 const SHORT_LIVED: &str = r#"
 import java.lang.management.ManagementFactory;
 
@@ -142,8 +142,7 @@ public class ShortLived {
     public static void main(String[] args) throws Exception {
         allocate();
         sum = 0;
-        // The JVM is found, and its functions, before what is measured begins.
-        for (long end = System.nanoTime() + 6_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        while (!new java.io.File(args[1]).exists()) Thread.sleep(10);
         for (int i = 0; i < 600; i++) {
             Thread thread = new Thread(ShortLived::allocate);
             thread.start();
@@ -161,15 +160,22 @@ fn what_threads_allocate_that_end_soon_is_counted() {
     let classes = compile_java(dir.path(), "ShortLived", SHORT_LIVED);
     let written = dir.path().join("sum");
     for (feature, home) in jdks() {
-        let java = home.join("bin/java");
-        let [java, classes, written] =
-            [&java, &classes, &written].map(|path| path.to_str().expect("a path in UTF-8"));
-        let summary = record_json(&["-e", "alloc", "--", java, "-cp", classes, "ShortLived", written]);
-        let sum: f64 = fs::read_to_string(written).expect("the program says it").parse().expect("a number");
+        let started = dir.path().join(format!("started-{feature}"));
+        let mut record = jvmprof();
+        record.args(["record", "--json", "-e", "alloc", "--"]).arg(home.join("bin/java")).arg("-cp");
+        record.arg(&classes).arg("ShortLived").args([&written, &started]).stdout(Stdio::piped());
+        let record = record.spawn().expect("the binary runs");
+        wait_until("the JVM has uprobes", || {
+            uprobes(record.id()) > 0
+                && children(record.id()).iter().any(|pid| is_jvm(*pid) && patched_bytes(*pid) == BREAKPOINTS)
+        });
+        fs::write(started, "").expect("the folder is writable");
+        let output = record.wait_with_output().expect("it ends");
+        let summary: Value = serde_json::from_slice(&output.stdout).expect("a summary");
+        let sum: f64 = fs::read_to_string(&written).expect("the program says it").parse().expect("a number");
         let bytes = summary["allocation"]["bytes"].as_f64().expect("a number");
-        println!("JDK {feature}: {bytes} of {sum}");
         // What the other threads allocate comes to it.
-        assert!(bytes > 0.99 * sum && bytes < 1.2 * sum, "JDK {feature}: {bytes} of {sum}");
+        assert!(bytes > 0.99 * sum && bytes < 1.2 * sum, "JDK {feature}: {bytes} of {sum}: {summary}");
     }
 }
 
@@ -201,6 +207,19 @@ fn uprobes(pid: u32) -> usize {
     let maps = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process runs");
     let texts = maps.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
     texts.filter(|text| text.contains("link_type:\tperf")).count()
+}
+
+/// Returns the processes that a process has started.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    children
+        .flat_map(|pids| pids.split_whitespace().map(|pid| pid.parse().expect("a pid")).collect::<Vec<_>>())
+        .collect()
+}
+
+fn is_jvm(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("libjvm.so"))
 }
 
 /// Functions of a libjvm that have breakpoints: two that report allocations, and one that forgets a
@@ -240,10 +259,7 @@ fn nothing_is_left_in_the_jvm() {
     let classes = compile_java(dir.path(), "Boxing", BOXING);
     for (_, home) in jdks() {
         let jvm = start(&home, &classes);
-        wait_until("the JVM maps its library", || {
-            fs::read_to_string(format!("/proc/{}/maps", jvm.pid()))
-                .is_ok_and(|maps| maps.contains("libjvm.so"))
-        });
+        wait_until("the JVM maps its library", || is_jvm(jvm.pid()));
         assert_eq!(patched_bytes(jvm.pid()), 0);
         for how in ["TERM", "KILL"] {
             let mut recorders = [(); 2].map(|()| {

@@ -46,7 +46,9 @@ fn rows_open_to_lines_and_to_how_methods_ran() {
         );
         let details = browser.evaluate("document.querySelector('.top tbody').innerText");
         let details = details.as_str().unwrap();
-        for part in ["OrderService.java:40", "Ran: ", "C2 ", "interpreted "] {
+        for part in
+            ["OrderService.java:40", "Ran: ", "C2 ", "interpreted ", "line of the next call or safepoint"]
+        {
             assert!(details.contains(part), "{part} in {details}");
         }
         picture(&mut browser, &format!("table-lines-{width}-{scheme}"));

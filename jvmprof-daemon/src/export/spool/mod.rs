@@ -39,6 +39,7 @@ pub use error::SpoolError;
 pub use recovery::SpoolRecovery;
 
 use crate::event_type::{EventType, SamplesByEvent};
+use crate::export::directory_lock::DirectoryLock;
 use record_age::{ClockReading, millis, saturating_millis};
 use segment::{PendingRecord, Segment};
 use segment_format::{HEAD_BYTES, HEADER_BYTES, RecordMark, SpoolRecordHeader};
@@ -128,7 +129,7 @@ pub struct Spool {
     sums: WaitingSums,
     /// Time since the boot at which old records were looked for.
     expired_at_ms: u64,
-    _lock: File,
+    _lock: DirectoryLock,
 }
 
 impl Spool {

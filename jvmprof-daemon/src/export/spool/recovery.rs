@@ -1,7 +1,7 @@
 //! Opening a spool: the lock, and what an earlier daemon left.
 
 use std::collections::VecDeque;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use super::segment_format::RecordMark;
 use super::sums::WaitingSums;
 use super::{RecordId, Spool, SpoolError, SpoolLosses, SpoolOptions};
 use crate::event_type::SamplesByEvent;
+use crate::export::directory_lock::DirectoryLock;
 
 const LOCK: &str = "lock";
 const DIR_MODE: u32 = 0o750;
@@ -111,20 +112,10 @@ impl Spool {
     }
 }
 
-/// The lock goes with the process, however that ends.
-fn lock(dir: &Path) -> Result<File, SpoolError> {
+fn lock(dir: &Path) -> Result<DirectoryLock, SpoolError> {
     let path = dir.join(LOCK);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(SpoolError::io("create", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(SpoolError::Locked { dir: dir.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(SpoolError::Io { call: "lock", path, source }),
-    }
+    let lock = DirectoryLock::try_take(&path).map_err(SpoolError::io("lock", &path))?;
+    lock.ok_or_else(|| SpoolError::Locked { dir: dir.to_owned() })
 }
 
 fn numbers(dir: &Path) -> Result<Vec<u64>, SpoolError> {

@@ -1,7 +1,6 @@
 //! Opening a store: who writes to the directory, who only reads it, and who follows what another
 //! process writes.
 
-use std::fs::{File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::directory_scan::{Leftovers, Strangers, scan};
 use super::{Store, StoreError, StoreOptions, StoreState, file_names, staged_files};
+use crate::export::directory_lock::DirectoryLock;
 
 /// The shortest time after which a directory that is followed is read again.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
@@ -117,7 +117,7 @@ impl Store {
         self.read_again(&self.writer.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn read_again(&self, writer: &Option<File>) -> Result<(), StoreError> {
+    fn read_again(&self, writer: &Option<DirectoryLock>) -> Result<(), StoreError> {
         if writer.is_none() {
             let read = scan(&self.dir, Leftovers::Leave, Strangers::Ignore)?;
             self.state().index = read.index;
@@ -146,7 +146,7 @@ impl Store {
     ///
     /// # Errors
     /// Another process is, or the store is for reading only.
-    pub(super) fn become_writer(&self, writer: &mut Option<File>) -> Result<(), StoreError> {
+    pub(super) fn become_writer(&self, writer: &mut Option<DirectoryLock>) -> Result<(), StoreError> {
         if writer.is_some() {
             return Ok(());
         }
@@ -167,8 +167,8 @@ impl Store {
     }
 }
 
-/// Takes the lock, which goes with the process, however that ends.
-fn lock(dir: &Path) -> Result<File, StoreError> {
+/// Takes the lock.
+fn lock(dir: &Path) -> Result<DirectoryLock, StoreError> {
     let deadline = Instant::now() + LOCK_TIME;
     loop {
         match try_lock(dir) {
@@ -178,17 +178,8 @@ fn lock(dir: &Path) -> Result<File, StoreError> {
     }
 }
 
-fn try_lock(dir: &Path) -> Result<File, StoreError> {
+fn try_lock(dir: &Path) -> Result<DirectoryLock, StoreError> {
     let path = dir.join(file_names::LOCK);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(StoreError::io("create", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Locked { dir: dir.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(StoreError::Io { call: "lock", path, source }),
-    }
+    let lock = DirectoryLock::try_take(&path).map_err(StoreError::io("lock", &path))?;
+    lock.ok_or_else(|| StoreError::Locked { dir: dir.to_owned() })
 }

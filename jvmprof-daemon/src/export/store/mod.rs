@@ -29,6 +29,7 @@ mod types;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::export::directory_lock::DirectoryLock;
 use crate::profile::model::LabelSet;
 
 pub use append::NewProfile;
@@ -76,7 +77,7 @@ pub struct Store {
     access: access::Access,
     /// Held while files are written or removed; taken before `state`, which is never held during
     /// I/O. The file is the directory's lock, which only its one writer has.
-    writer: Mutex<Option<std::fs::File>>,
+    writer: Mutex<Option<DirectoryLock>>,
     /// `None`: the directory is read again only by [`Store::refresh`].
     following: Option<access::Following>,
     state: Mutex<StoreState>,

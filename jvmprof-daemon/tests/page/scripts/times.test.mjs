@@ -13,6 +13,7 @@ test("times and ends of stacks are read", () => {
   assert.deepEqual([...times.times], [4, 5, 200, 300, 1000]);
   assert.deepEqual([...times.entries], [1, 0, 2, 0, 0]);
   assert.deepEqual([...times.slots(500, 3)], [4, 0, 1]);
+  assert.deepEqual([...times.slots(500, 2)], [4, 1], "what is behind the last one counts in it");
   assert.deepEqual([times.from(0), times.from(5), times.from(301), times.from(2000)], [0, 1, 4, 5]);
 });
 
