@@ -143,6 +143,7 @@ public class ShortLived {
         allocate();
         sum = 0;
         while (!new java.io.File(args[1]).exists()) Thread.sleep(10);
+        Thread.sleep(500);
         for (int i = 0; i < 600; i++) {
             Thread thread = new Thread(ShortLived::allocate);
             thread.start();
@@ -155,7 +156,8 @@ public class ShortLived {
 
 #[test]
 fn what_threads_allocate_that_end_soon_is_counted() {
-    let _beside_others = beside_others();
+    // Breakpoints of another recorder would be taken for those of this one.
+    let _alone = alone();
     let dir = scratch();
     let classes = compile_java(dir.path(), "ShortLived", SHORT_LIVED);
     let written = dir.path().join("sum");
