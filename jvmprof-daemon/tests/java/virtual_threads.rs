@@ -188,9 +188,7 @@ fn collections_and_threads_that_go_on_change_neither_counts_nor_names() {
             // than a thread less. Until recordings have shown that no thread is missing, some may
             // be.
             assert!((380..=400).contains(&all), "JDK {feature} {collector}: {counted}");
-            // ZGC moves frames while threads run: a stack that is read then ends there.
-            let least = if collector == "-XX:+UseZGC" { number("stacks") * 9 / 10 } else { number("stacks") };
-            assert!(number("whole_stacks") >= least, "JDK {feature} {collector}: {counted}");
+            assert_eq!(number("stacks"), number("whole_stacks"), "JDK {feature} {collector}: {counted}");
             for row in counted["waits"].as_array().expect("a table") {
                 let (wait, method) = (&row["wait"], row["method"].as_str().expect("a name"));
                 let is_right = match method {
