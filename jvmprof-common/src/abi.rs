@@ -394,6 +394,10 @@ pub const PROFILED_PIDS: &str = "PROFILED_PIDS";
 /// that another tenant of the pid isn't meant. Exec removes an entry.
 pub const DROPPED_PIDS: &str = "DROPPED_PIDS";
 
+/// Map `u32 -> u64`: `start_boottime` in ns of thread groups that have begun a program, and are
+/// sampled, since `/proc` rounds it. The least recently used give way.
+pub const EXEC_STARTS: &str = "EXEC_STARTS";
+
 /// Raw tracepoint program that is run by hand; its first argument is the number of [`NAMES`] that
 /// it names.
 pub const KERNEL_NAMES_PROGRAM: &str = "kernel_names";

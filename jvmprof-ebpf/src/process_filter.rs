@@ -2,7 +2,7 @@
 
 use aya_ebpf::{
     macros::{map, raw_tracepoint},
-    maps::{Array, HashMap},
+    maps::{Array, HashMap, LruHashMap},
     programs::RawTracePointContext,
 };
 use jvmprof_common::abi::{Counter, Event};
@@ -30,6 +30,9 @@ static DROPPED_PIDS: HashMap<u32, u64> = HashMap::with_max_entries(8192, 0);
 #[map]
 static DROPS: Array<u32> = Array::with_max_entries(1, 0);
 
+#[map]
+static EXEC_STARTS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(4096, 0);
+
 /// Returns true if nobody wants samples of this process.
 #[inline(always)]
 pub fn is_dropped(tgid: u32, start_ns: u64) -> bool {
@@ -48,7 +51,13 @@ fn process_fork(ctx: RawTracePointContext) -> i32 {
     let child = Task(ctx.arg::<u64>(1));
     if let (Some(parent), Some(child)) = (parent.tgid(), child.tgid()) {
         // A new thread has its parent's tgid.
-        if parent != child && is_profiled(parent) && PROFILED_PIDS.insert(child, 1, 0).is_err() {
+        if parent == child {
+            return 0;
+        }
+        if !is_profiled(parent) {
+            // A process that has ended may have had its id.
+            let _ = PROFILED_PIDS.remove(child);
+        } else if PROFILED_PIDS.insert(child, 1, 0).is_err() {
             count(Event::Cpu, Counter::FilterFull);
         }
     }
@@ -59,12 +68,18 @@ fn process_fork(ctx: RawTracePointContext) -> i32 {
 /// any more.
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 fn process_exec(ctx: RawTracePointContext) -> i32 {
-    if let Some(tgid) = Task(ctx.arg::<u64>(0)).tgid() {
+    let task = Task(ctx.arg::<u64>(0));
+    if let Some(tgid) = task.tgid() {
         tables::forget(tgid);
         context::forget(tgid);
         blocker::forget(tgid);
         // The rules are evaluated again for the new program.
         let _ = DROPPED_PIDS.remove(tgid);
+        if is_profiled(tgid)
+            && let Some(start_ns) = task.process_start()
+        {
+            let _ = EXEC_STARTS.insert(tgid, start_ns, 0);
+        }
     }
     0
 }

@@ -2,6 +2,7 @@
 //! `sampler::rings::event_order`.
 
 use super::State;
+use crate::process::executable_mappings::is_hotspot;
 use crate::process::process_table::mapped_code;
 use crate::sampler::{KernelEvent, KernelEventKind};
 use crate::symbolize::Deadline;
@@ -23,6 +24,7 @@ impl State {
             KernelEventKind::Exec { pid, comm } => {
                 self.complete_pending_of(pid);
                 self.end_sums_of(pid);
+                self.end_awaited_jvm(pid);
                 self.table.exec(pid, &comm, event.time_ns);
                 if let Some(contexts) = &mut self.thread_contexts {
                     contexts.exec(pid);
@@ -51,6 +53,7 @@ impl State {
                 }
                 if pid == tid {
                     self.end_sums_of(pid);
+                    self.end_awaited_jvm(pid);
                     self.targets.ended(pid);
                     if let Some(pauses) = &mut self.pauses {
                         pauses.exited(pid, event.time_ns);
@@ -73,8 +76,12 @@ impl State {
                         self.symbolizer.record_code_replaced(process.key, &code, event.time_ns);
                     }
                 }
+                let is_jvm = is_hotspot(&code);
                 self.table.insert_mapping(pid, event.time_ns, code);
                 self.targets.changed(pid);
+                if is_jvm {
+                    self.await_mapped_jvm(pid);
+                }
             }
             KernelEventKind::EventsLost => self.table.invalidate_all(),
         }

@@ -20,11 +20,11 @@
 //! window and gives its profiles.
 
 pub mod allocation;
+mod awaited_jvms;
 mod counts;
 pub mod jvm_totals;
 mod kernel_events;
 pub mod labels;
-pub mod memory_limits;
 pub mod off_cpu;
 mod options;
 pub mod pauses;
@@ -44,17 +44,17 @@ use crate::own_process::thread_priority;
 use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::{LabelDecision, SampleWeight};
 use crate::sampler::{
-    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SampledEvent, SamplingPeriods, StackSample,
-    period_ns,
+    BackgroundSampler, BpfMaps, ExecStarts, QueueLimits, SampleClock, SampledEvent, SamplingPeriods,
+    StackSample, period_ns,
 };
 use crate::symbolize::{Completion, Deadline, Outcome, SymbolizedStack, Symbolizer};
 use allocation::AllocationProfiler;
+use awaited_jvms::{AwaitedJvms, JvmFollowers};
 pub use counts::Counts;
 use jvm_totals::AllJvmTotals;
 use labels::{LabelKey, LabelOptions, Targets};
-use memory_limits::MemoryLimits;
 use off_cpu::{CONTENTION_PERIOD, OffCpuProfiler};
-pub use options::{PipelineError, PipelineOptions};
+pub use options::{MemoryLimits, PipelineError, PipelineOptions};
 use pauses::{JvmPauses, JvmStops, PauseTracker, SummedJvms};
 use pending_samples::PendingSamples;
 use thread_contexts::ThreadContexts;
@@ -97,6 +97,8 @@ struct State {
     pauses: Option<PauseTracker>,
     /// The sums of the pauses that aren't followed.
     summed_jvms: SummedJvms,
+    awaited_jvms: AwaitedJvms,
+    exec_starts: Option<ExecStarts>,
     thread_kinds: ThreadKinds,
     jvm_totals: AllJvmTotals,
 }
@@ -144,6 +146,8 @@ impl Pipeline {
             thread_contexts: None,
             pauses: None,
             summed_jvms: SummedJvms::default(),
+            awaited_jvms: AwaitedJvms::default(),
+            exec_starts: None,
             thread_kinds: ThreadKinds::default(),
             jvm_totals: AllJvmTotals::default(),
         };
@@ -152,6 +156,7 @@ impl Pipeline {
             if let Some(table) = tables.take_dropped_processes() {
                 state.targets.use_table(table);
             }
+            state.exec_starts = tables.take_exec_starts();
             let maps = tables.take_allocation();
             let debuginfod = &options.native.debuginfod;
             state.allocation =
@@ -208,7 +213,7 @@ impl Pipeline {
     /// Returns the time when [`Self::poll`] should be called although nothing has happened.
     pub fn due(&self) -> Option<Instant> {
         let rows = self.state.symbolizer.is_loading().then(|| Instant::now() + ROWS_INTERVAL);
-        [self.state.targets.due(), rows].into_iter().flatten().min()
+        [self.state.targets.due(), self.state.awaited_jvms.due(), rows].into_iter().flatten().min()
     }
 
     /// Processes events since the last call, for about `limit` at most. To be called some times a
@@ -228,6 +233,7 @@ impl Pipeline {
             pauses.maintain(&self.sampler);
         }
         self.state.summed_jvms.maintain(monotonic_ns);
+        self.state.follow_awaited_jvms();
         let mut has_happened = false;
         while let Some(event) = self.sampler.take() {
             self.state.handle_kernel_event(event);
@@ -256,6 +262,7 @@ impl Pipeline {
     pub fn stop(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         self.state.inspect_waiting();
+        self.state.end_awaited_jvms();
         if let Some(allocation) = &mut self.state.allocation {
             allocation.end_events();
         }
@@ -270,7 +277,8 @@ impl Pipeline {
         {
             self.state.handle_kernel_event(event);
         }
-        self.sampler.shed_queued();
+        let tlabs = self.sampler.shed_queued();
+        self.state.allocation.iter_mut().for_each(|it| it.count_shed(tlabs));
         self.state.take_rows(Some(end));
         self.state.complete_with_jitdumps();
         for sample in self.state.pending.take(|_, _| true) {
@@ -314,9 +322,14 @@ impl Pipeline {
         }
     }
 
-    /// Reads the host's clocks. Returns true if it was suspended: the window should end.
+    /// Reads the host's clocks. Returns true if it was suspended: the window should end. Its CPUs
+    /// are sampled anew.
     pub fn check_clocks(&mut self) -> bool {
-        self.state.windows.check_clocks()
+        let was_suspended = self.state.windows.check_clocks();
+        if was_suspended && let Err(error) = self.sampler.reattach_cpus() {
+            tracing::error!(%error, "a CPU is not sampled until it can be");
+        }
+        was_suspended
     }
 
     /// Sets other labels of series. To be called after [`Self::flush_all`], so that no window mixes
@@ -335,7 +348,7 @@ impl Pipeline {
 impl State {
     fn name_new(&mut self) {
         let by_key: HashMap<ProcessKey, &Process> =
-            self.table.iter().map(|process| (process.key, process)).collect();
+            self.table.iter_with_replaced().map(|process| (process.key, process)).collect();
         self.symbolizer.name_new(|key| by_key.get(&key).copied());
         self.named = Instant::now();
     }
@@ -397,35 +410,22 @@ impl State {
         let jvm = self.symbolizer.jvm_labels(process.key);
         let labels = self.targets.evaluate_rules(process, jvm, label_key, header.start_ns);
         let period_ns = self.periods.period_at(header.cpu, header.time_ns);
-        if let Some(allocation) = &mut self.allocation
-            && jvm.is_some()
-            && !allocation.is_decided(process.key)
-            && self.targets.is_wanted(process.key, EventType::Allocation)
-        {
-            let heap = self.symbolizer.java_heap(process.key);
-            allocation.follow(process, header.start_ns, heap);
-        }
         if let Some(off_cpu) = &mut self.off_cpu
             && jvm.is_some()
             && self.targets.is_wanted(process.key, EventType::OffCpu)
         {
             off_cpu.follow_blockers(process, header.start_ns, now, |key| self.symbolizer.java_blockers(key));
         }
-        if let Some(pauses) = &mut self.pauses
-            && jvm.is_some()
-            && pauses.wants(process.key)
-            && self.targets.is_wanted(process.key, EventType::Cpu)
-        {
-            pauses.follow(process, header.start_ns, self.symbolizer.pause_variables(process.key));
-        }
-        if jvm.is_some()
-            && self.pauses.as_ref().is_none_or(|pauses| pauses.is_unseen(process.key))
-            && self.summed_jvms.wants(process.key, now)
-            && !process.has_exited()
-            && self.targets.is_wanted(process.key, EventType::Cpu)
-        {
-            let counters = self.symbolizer.safepoint_counters(process.key);
-            self.summed_jvms.follow(process.key, process.pid, counters, now);
+        if jvm.is_some() || (is_new && process.is_jvm()) {
+            JvmFollowers {
+                awaited: &mut self.awaited_jvms,
+                targets: &mut self.targets,
+                symbolizer: &self.symbolizer,
+                allocation: self.allocation.as_mut(),
+                pauses: self.pauses.as_mut(),
+                summed_jvms: &mut self.summed_jvms,
+            }
+            .follow(process, header.start_ns, true);
         }
         if let Some(off_cpu) = &mut self.off_cpu
             && header.held_monitor != 0

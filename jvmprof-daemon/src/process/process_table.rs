@@ -43,7 +43,9 @@ pub struct Process {
     pub generation: u64,
     /// Number that changes with its mappings.
     pub version: u64,
-    info: Option<ProcessInfo>,
+    info: Option<Arc<ProcessInfo>>,
+    /// That of the parent, until an exec or the first sample.
+    inherited_info: Option<Arc<ProcessInfo>>,
     /// Cgroup of its parent, which is its own until it is moved: for children that end before they
     /// are read.
     inherited_cgroup: Option<Arc<Cgroup>>,
@@ -58,6 +60,10 @@ pub struct Process {
     /// Time before which an address without a mapping doesn't have the mappings read again.
     next_maps_read_ns: u64,
     exited: bool,
+    /// True once another program has begun in its place: what `/proc` says is of that one.
+    is_replaced: bool,
+    /// True if its information, read once more, shows another program.
+    has_missed_exec: bool,
     context: ContextWatch,
 }
 
@@ -81,7 +87,7 @@ impl Process {
 
     /// Returns its `/proc` information from when it was first sampled.
     pub fn info(&self) -> Option<&ProcessInfo> {
-        self.info.as_ref()
+        self.info.as_deref()
     }
 
     /// Returns the context that it has published, if that was found.
@@ -108,6 +114,11 @@ impl Process {
     /// Returns `/proc/PID/root`, its root directory.
     pub fn root(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.pid))
+    }
+
+    /// Returns true if another program has begun in its place: what `/proc` says is of that one.
+    pub fn is_replaced(&self) -> bool {
+        self.is_replaced
     }
 
     /// Returns true if it has ended. It is kept until [`ProcessTable::remove_exited`].
@@ -155,6 +166,8 @@ pub struct ProcessTable {
     /// Most memory of the mappings of all processes, in bytes.
     max_bytes: usize,
     by_pid: HashMap<u32, Process>,
+    /// Sampled programs of this window in whose places others have begun.
+    replaced: Vec<Process>,
     next_key: u64,
     counts: ProcessTableCounts,
     /// Memory of mappings that were added since all were last summed up, in bytes.
@@ -176,38 +189,11 @@ impl ProcessTable {
         Self {
             max_bytes: mapping_bytes,
             by_pid: HashMap::new(),
+            replaced: Vec::new(),
             next_key: 0,
             counts: ProcessTableCounts::default(),
             grown: 0,
         }
-    }
-
-    /// Records an exec, whose mappings follow as events. `time_ns`: of `CLOCK_MONOTONIC`.
-    pub fn exec(&mut self, pid: u32, comm: &str, time_ns: u64) {
-        let before = self.by_pid.get(&pid);
-        let start_ns = before.and_then(|process| process.start_ns);
-        let cgroup = before.and_then(|process| process.cgroup()).cloned().map(Arc::new);
-        let mut process = self.new_process(pid, comm);
-        process.inherited_cgroup = cgroup;
-        // Exec keeps the start time. Other information of `/proc` is read again.
-        process.start_ns = start_ns;
-        process.exec_ns = Some(time_ns);
-        self.by_pid.insert(pid, process);
-    }
-
-    /// Records a fork: a child begins with its parent's mappings. A child of an unknown parent is
-    /// read when it is sampled.
-    pub fn fork(&mut self, pid: u32, parent: u32) {
-        let Some(parent) = self.by_pid.get(&parent).filter(|parent| !parent.needs_maps) else {
-            self.by_pid.remove(&pid);
-            return;
-        };
-        let (comm, mappings) = (parent.comm.clone(), parent.mappings.clone());
-        let cgroup = parent.cgroup().cloned().map(Arc::new);
-        let mut process = self.new_process(pid, &comm);
-        process.inherited_cgroup = cgroup;
-        process.mappings = mappings;
-        self.by_pid.insert(pid, process);
     }
 
     /// Records a thread's name; that of the first thread is the process's name.
@@ -294,13 +280,6 @@ impl ProcessTable {
         self.max_bytes
     }
 
-    /// Invalidates every process, which is read again at its next sample, since events were lost.
-    pub fn invalidate_all(&mut self) {
-        for process in self.by_pid.values_mut() {
-            process.needs_maps = true;
-        }
-    }
-
     /// Returns the process of a sample. It is read from `/proc` if it is new, and again, within
     /// limits, if one of the sample's `addresses` lies in none of its mappings. `addresses` gives
     /// `None` if they needn't be checked.
@@ -324,9 +303,16 @@ impl ProcessTable {
         }
         let counts = &mut self.counts;
         let process = self.by_pid.entry(pid).or_insert_with(|| empty_process(pid));
-        process.start_ns.get_or_insert(start_ns);
+        // What `/proc` says is rounded, what the kernel programs say is exact.
+        if process.start_ns.is_none_or(|it| it.is_multiple_of(NS_PER_TICK)) {
+            process.start_ns = Some(start_ns);
+        }
         if std::mem::take(&mut process.needs_info) {
             process.read_info(counts);
+            if process.has_missed_exec {
+                self.next_key += 1;
+                process.begin_program(ProcessKey(self.next_key));
+            }
         }
         let is_outdated = process.needs_maps || {
             addresses(process)
@@ -350,6 +336,14 @@ impl ProcessTable {
         }
     }
 
+    /// Returns a process of which an event has told, as if it were sampled now. `start_ns`: as
+    /// samples have it.
+    pub fn process_of_event(&mut self, pid: u32, start_ns: u64, now_ns: u64) -> Option<&Process> {
+        let comm = Arc::clone(&self.by_pid.get(&pid)?.comm);
+        let none = |_: &Process| None::<std::iter::Empty<Avma>>;
+        Some(self.process_of_sample(pid, start_ns, &comm, now_ns, none))
+    }
+
     /// Returns a process that was found in `/proc`, as if it were sampled now.
     pub fn insert_running(&mut self, pid: u32, info: &ProcessInfo, now_ns: u64) -> &Process {
         let none = |_: &Process| None::<std::iter::Empty<Avma>>;
@@ -360,14 +354,23 @@ impl ProcessTable {
         self.by_pid.values()
     }
 
+    /// Returns all processes, also those in whose places others have begun since
+    /// [`Self::remove_exited`].
+    pub fn iter_with_replaced(&self) -> impl Iterator<Item = &Process> {
+        self.by_pid.values().chain(&self.replaced)
+    }
+
     pub fn get(&self, pid: u32) -> Option<&Process> {
         self.by_pid.get(&pid)
     }
 
-    /// Removes processes that have ended, and returns their keys.
+    /// Removes processes that have ended, and returns their keys. The end of one whose mappings are
+    /// to be read again may have been in events that were lost.
     pub fn remove_exited(&mut self) -> Vec<ProcessKey> {
+        self.replaced.clear();
+        let may_be = |process: &Process| process.exited || process.needs_maps;
         let gone =
-            |process: &Process| process.exited && !Path::new(&format!("/proc/{}", process.pid)).exists();
+            |process: &Process| may_be(process) && !Path::new(&format!("/proc/{}", process.pid)).exists();
         self.by_pid.extract_if(|_, process| gone(process)).map(|(_, process)| process.key).collect()
     }
 
@@ -401,6 +404,7 @@ fn empty_process(pid: u32) -> Process {
         generation: 0,
         version: 1,
         info: None,
+        inherited_info: None,
         inherited_cgroup: None,
         maps_replaced_ns: 0,
         maps_merged_ns: 0,
@@ -408,6 +412,8 @@ fn empty_process(pid: u32) -> Process {
         needs_info: true,
         next_maps_read_ns: 0,
         exited: false,
+        is_replaced: false,
+        has_missed_exec: false,
         context: ContextWatch::default(),
     }
 }
@@ -432,6 +438,7 @@ pub fn mapped_code(
     }
 }
 
+mod forks_and_execs;
 mod proc_reads;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::ebpf::maps::BpfMaps;
 use super::ebpf::programs::KernelPrograms;
 use super::ebpf::uprobes::{AttachedProbes, ProbedFunctions};
 use super::error::SamplerError;
-use super::event::KernelEvent;
+use super::event::{KernelEvent, KernelEventKind};
 use super::online_cpus;
 use super::options::{SampleClock, SamplerOptions};
 use super::rings::epoll::RingEpoll;
@@ -69,6 +69,19 @@ impl Sampler {
         let cpus = online_cpus::online()?;
         self.records.update_cpus(&cpus)?;
         self.programs.update_cpus(&cpus)
+    }
+
+    /// Attaches to every CPU anew: a suspended host takes CPUs away and brings them back before
+    /// anybody sees that they were gone, and their events are dead by then.
+    ///
+    /// # Errors
+    /// Returns a CPU that can't be sampled; [`Self::update_cpus`] tries again, and the others go
+    /// on.
+    pub fn reattach_cpus(&mut self) -> Result<(), SamplerError> {
+        self.drain();
+        self.records.update_cpus(&[])?;
+        self.programs.update_cpus(&[])?;
+        self.update_cpus()
     }
 
     /// Changes the frequency of each CPU.
@@ -136,7 +149,12 @@ impl Sampler {
 
     fn drain(&mut self) {
         let order = &mut self.order;
-        let drained = self.records.drain(&mut |event| order.push(event));
+        let mut ended = 0;
+        let drained = self.records.drain(&mut |event| {
+            ended += u32::from(matches!(event.kind, KernelEventKind::Exit { pid, tid } if pid == tid));
+            order.push(event);
+        });
+        self.programs.remove_ended_processes(ended);
         self.counts.records_lost += drained.lost;
         self.counts.malformed_records += drained.malformed;
         self.counts.malformed += self.programs.drain(&mut |event| order.push(event));

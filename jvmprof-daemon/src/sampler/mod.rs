@@ -22,11 +22,11 @@ mod sampling_period;
 
 pub use counts::{EventCounts, SamplerCounts};
 pub use ebpf::allocation_maps::AllocationMaps;
-pub use ebpf::dropped_processes::DroppedProcesses;
 pub use ebpf::kernel_symbols::{KernelSymbol, KernelSymbolizer};
 pub use ebpf::maps::{BpfMaps, MapSizes};
 pub use ebpf::off_cpu::maps::{MAX_BLOCKER_LAYOUTS, OffCpuMaps};
 pub use ebpf::pause_maps::PauseMap;
+pub use ebpf::process_filter::{DroppedProcesses, ExecStarts};
 pub use ebpf::thread_context_map::ThreadContextMap;
 pub use ebpf::uprobes::{AllocationFunctions, AttachedProbes, PauseFunctions, ProbedFunctions, try_uprobe};
 pub use error::SamplerError;

@@ -156,13 +156,18 @@ impl BackgroundSampler {
         }
     }
 
-    /// Drops the queued events, and counts their samples as shed.
-    pub fn shed_queued(&mut self) {
+    /// Drops the queued events, and counts their samples as shed. Returns the number of buffers
+    /// among them that were to be counted.
+    pub fn shed_queued(&mut self) -> u64 {
+        let mut tlabs = 0;
         while let Some(event) = self.take() {
-            if let KernelEventKind::Sample(sample) = &event.kind {
-                self.shared.shed.add(sample.event.event_type(), 1);
+            match &event.kind {
+                KernelEventKind::Sample(sample) => self.shared.shed.add(sample.event.event_type(), 1),
+                KernelEventKind::Tlab(_) => tlabs += 1,
+                _ => {}
             }
         }
+        tlabs
     }
 
     /// Returns the counters since the start.
@@ -173,6 +178,11 @@ impl BackgroundSampler {
             records_lost: counts.records_lost + self.shared.dropped.load(Ordering::Relaxed),
             ..counts
         }
+    }
+
+    /// Attaches to every CPU anew: see [`Sampler::reattach_cpus`].
+    pub fn reattach_cpus(&self) -> Result<(), SamplerError> {
+        self.shared.sampler().reattach_cpus()
     }
 
     /// Changes the frequency: see [`Sampler::set_frequency`].

@@ -246,12 +246,14 @@ impl Symbolizer {
     /// [`WindowEnd::finalize_names`]. The results are kept until [`Self::retain`].
     fn refresh_perf_maps<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, now_ns: u64) {
         for (key, symbols) in &mut self.processes {
-            if let Some(process) = find(*key) {
-                symbols.jit.refresh(process, now_ns, &mut self.counts.perf_maps);
-                // Memory may be used for something else without a sign.
-                if !symbols.arenas.is_empty() && symbols.arenas.drop_changed(&LiveMemory::new(process.pid)) {
-                    symbols.published.invalidate();
-                }
+            let Some(process) = find(*key).filter(|process| !process.is_replaced()) else {
+                symbols.jit.resolve_unread(&mut self.counts.perf_maps);
+                continue;
+            };
+            symbols.jit.refresh(process, now_ns, &mut self.counts.perf_maps);
+            // Memory may be used for something else without a sign.
+            if !symbols.arenas.is_empty() && symbols.arenas.drop_changed(&LiveMemory::new(process.pid)) {
+                symbols.published.invalidate();
             }
         }
     }

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::debuginfo_server::DebuginfoServer;
-use crate::support::{Workload, parca_program};
+use crate::support::{KilledChild, Workload, parca_program};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jvmprof_daemon::native::byte_source::RegularFile;
@@ -44,15 +44,6 @@ fn alone() -> MutexGuard<'static, ()> {
 
 const UPLOADED: &str = "debug file uploaded";
 const NOT_WANTED: &str = "doesn't want";
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn run(program: &str, arguments: &[&str]) -> Vec<u8> {
     let output = Command::new(program).args(arguments).output();
@@ -132,7 +123,7 @@ impl Stripped {
             .stderr(File::create(&log).expect("created"))
             .env("NO_COLOR", "1")
             .spawn();
-        let mut daemon = Killed(daemon.expect("the binary runs"));
+        let mut daemon = KilledChild(daemon.expect("the binary runs"));
         let end = Instant::now() + Duration::from_secs(60);
         let began = Instant::now();
         let is_said = || {
@@ -291,7 +282,7 @@ fn a_server_can_only_name_what_it_is_sent() {
 // --- Parca
 
 struct Parca {
-    _process: Killed,
+    _process: KilledChild,
     address: String,
     _scratch: TempDir,
 }
@@ -317,7 +308,7 @@ impl Parca {
             .spawn()
             .unwrap_or_else(|e| panic!("{binary}: {e}"));
         let parca = Self {
-            _process: Killed(process),
+            _process: KilledChild(process),
             address: format!("http://127.0.0.1:{port}"),
             _scratch: scratch,
         };

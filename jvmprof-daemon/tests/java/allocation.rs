@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Workload, compile_java, jdks, jvmprof, record_json, scratch, signal};
+use crate::support::{KilledChild, Workload, compile_java, jdks, jvmprof, record_json, scratch, signal};
 
 /// Boxes a number with each call, which C2 takes away; then allocates arrays, so many or without
 /// end.
@@ -166,14 +166,16 @@ fn what_threads_allocate_that_end_soon_is_counted() {
         let mut record = jvmprof();
         record.args(["record", "--json", "-e", "alloc", "--"]).arg(home.join("bin/java")).arg("-cp");
         record.arg(&classes).arg("ShortLived").args([&written, &started]).stdout(Stdio::piped());
-        let record = record.spawn().expect("the binary runs");
+        let mut record = KilledChild(record.spawn().expect("the binary runs"));
+        let id = record.0.id();
         wait_until("the JVM has uprobes", || {
-            uprobes(record.id()) > 0
-                && children(record.id()).iter().any(|pid| is_jvm(*pid) && patched_bytes(*pid) == BREAKPOINTS)
+            uprobes(id) > 0
+                && children(id).iter().any(|pid| is_jvm(*pid) && patched_bytes(*pid) == BREAKPOINTS)
         });
         fs::write(started, "").expect("the folder is writable");
-        let output = record.wait_with_output().expect("it ends");
-        let summary: Value = serde_json::from_slice(&output.stdout).expect("a summary");
+        let stdout = record.0.stdout.take().expect("it is piped");
+        let summary: Value = serde_json::from_reader(stdout).expect("a summary");
+        record.0.wait().expect("it ends");
         let sum: f64 = fs::read_to_string(&written).expect("the program says it").parse().expect("a number");
         let bytes = summary["allocation"]["bytes"].as_f64().expect("a number");
         // What the other threads allocate comes to it.
@@ -267,15 +269,16 @@ fn nothing_is_left_in_the_jvm() {
             let mut recorders = [(); 2].map(|()| {
                 let mut record = jvmprof();
                 record.args(["record", "-e", "cpu,alloc", "-p", &jvm.pid().to_string()]);
-                record.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs")
+                record.stdout(Stdio::null()).stderr(Stdio::null());
+                KilledChild(record.spawn().expect("the binary runs"))
             });
-            wait_until("both have uprobes", || recorders.iter().all(|it| uprobes(it.id()) > 0));
+            wait_until("both have uprobes", || recorders.iter().all(|it| uprobes(it.0.id()) > 0));
             wait_until("the code has breakpoints", || patched_bytes(jvm.pid()) == BREAKPOINTS);
             for recorder in &recorders {
-                signal(recorder.id(), how);
+                signal(recorder.0.id(), how);
             }
             for recorder in &mut recorders {
-                recorder.wait().expect("it ends");
+                recorder.0.wait().expect("it ends");
             }
             wait_until("no breakpoint is left", || patched_bytes(jvm.pid()) == 0);
         }

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -30,15 +30,6 @@ int main(int argc, char **argv) {
     return 0;
 }
 "#;
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
@@ -72,7 +63,7 @@ fn stripped(scratch: &Path) -> PathBuf {
     program
 }
 
-fn start_debuginfod(scratch: &Path, port: u16) -> Killed {
+fn start_debuginfod(scratch: &Path, port: u16) -> crate::support::KilledChild {
     let served = scratch.join("served");
     let child = Command::new("debuginfod")
         .args(["-F", "-d", ":memory:", "-p", &port.to_string(), "-t", "1", text(&served)])
@@ -82,7 +73,7 @@ fn start_debuginfod(scratch: &Path, port: u16) -> Killed {
         .stderr(Stdio::null())
         .spawn()
         .expect("this test runs debuginfod, of Debian's package of that name");
-    Killed(child)
+    crate::support::KilledChild(child)
 }
 
 /// `urls`: in the variable that gdb and others read.

@@ -99,6 +99,16 @@ pub(crate) fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> P
 /// A program that runs until it is dropped; what it left for profilers in `/tmp` goes with it.
 pub(crate) struct Workload(Child);
 
+/// A process that is killed when it is dropped, by a test that fails too.
+pub(crate) struct KilledChild(pub(crate) Child);
+
+impl Drop for KilledChild {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 impl Workload {
     pub(crate) fn start(program: &Path, args: &[&str]) -> Self {
         let child = Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).spawn();

@@ -136,6 +136,8 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             _ = tick.tick() => {}
         }
         pipeline.poll(POLL_LIMIT);
+        // Samples go on after a suspend; here they are all of one window.
+        pipeline.check_clocks();
         if pipeline.samples() > 0 {
             startup_cpu.get_or_insert_with(cpu_time);
         }

@@ -35,7 +35,7 @@ use class_frames::{ClassFrames, marker};
 use estimate::StratumTable;
 use followed_jvm::FollowedJvm;
 use pace::Pace;
-use probed_files::{NoProbes, ProbedFiles, Purpose, REFUSED_IN_PART};
+use probed_files::{NoProbes, ProbedFiles, Purpose, REFUSED};
 
 /// What is wanted of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,8 @@ pub struct AllocationCounts {
     /// Buffers that were counted, and those that could not be, by reason.
     pub censuses: u64,
     pub failed_censuses: BTreeMap<&'static str, u64>,
-    /// Buffers that were chosen, and not counted since that would have taken too much time.
+    /// Buffers that were chosen, and not counted since that would have taken too much time, or the
+    /// profile has ended.
     pub skipped_censuses: u64,
     /// Bytes that JVMs say they have allocated.
     pub bytes: u64,
@@ -118,8 +119,6 @@ pub(super) struct AllocationProfiler {
     files: ProbedFiles<AllocationFunctions>,
     jvms: HashMap<ProcessKey, FollowedJvm>,
     by_pid: HashMap<u32, ProcessKey>,
-    /// How often it was tried to follow a JVM that isn't followed yet.
-    attempts: HashMap<ProcessKey, u32>,
     strata: StratumTable,
     /// What was counted in this window of classes without any stack.
     without_stack: Vec<WithoutStack>,
@@ -140,9 +139,6 @@ const PURPOSE: Purpose<AllocationFunctions> = Purpose {
 /// Objects of which no event was kept: whose they are, their class, and their weight.
 type WithoutStack = (ProcessKey, NamedStack, SampleWeight);
 
-/// Samples of a JVM after which it counts as one that doesn't say how its heap looks.
-const HEAP_ATTEMPTS: u32 = 20;
-
 impl AllocationProfiler {
     pub(super) fn new(
         options: AllocationOptions,
@@ -156,7 +152,6 @@ impl AllocationProfiler {
             files: ProbedFiles::new(PURPOSE, debuginfod),
             jvms: HashMap::new(),
             by_pid: HashMap::new(),
-            attempts: HashMap::new(),
             strata: StratumTable::default(),
             without_stack: Vec::new(),
             classes: ClassFrames::new(options.class),
@@ -180,17 +175,20 @@ impl AllocationProfiler {
         self.jvms.contains_key(&key)
     }
 
-    /// Begins to follow a JVM. `heap`: how its objects look; `None` if it doesn't say.
+    pub(super) fn count_unseen(&mut self, reason: &'static str) {
+        *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+    }
+
+    /// Begins to follow a JVM, if it can be by now. `heap`: how its objects look; `None` if it
+    /// doesn't say. `is_last`: it won't say more than it does.
     pub(super) fn follow(
         &mut self,
         process: &Process,
         start_ns: u64,
         heap: Option<(HeapLayout, LiveMemory)>,
+        is_last: bool,
     ) {
-        let attempts = self.attempts.entry(process.key).or_default();
-        *attempts += 1;
-        // A JVM that starts doesn't say it yet.
-        if heap.is_none() && *attempts < HEAP_ATTEMPTS {
+        if heap.is_none() && !is_last {
             return;
         }
         let probed = match heap.as_ref().map(|_| self.files.request(process)) {
@@ -204,7 +202,6 @@ impl AllocationProfiler {
             Some(Err(NoProbes::Impossible(reason))) => Err(reason),
             None => Err("no heap layout"),
         };
-        self.attempts.remove(&process.key);
         // The program before an exec, or an earlier process: what it has allocated counts.
         if let Some(earlier) = self.by_pid.get(&process.pid).copied() {
             self.close(earlier);
@@ -220,12 +217,12 @@ impl AllocationProfiler {
                 jvm.file = Some(file);
                 if let Err(error) = jvm.set_target(&mut self.maps, &self.pace) {
                     tracing::warn!(pid = process.pid, %error, "a JVM's allocations aren't followed");
-                    *self.counts.unseen_jvms.entry("too many JVMs").or_default() += 1;
+                    self.count_unseen("too many JVMs");
                 }
             }
             Err(reason) => {
                 tracing::warn!(pid = process.pid, reason, "a JVM's allocations can't be seen");
-                *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+                self.count_unseen(reason);
             }
         }
         self.jvms.insert(process.key, jvm);
@@ -235,11 +232,14 @@ impl AllocationProfiler {
     /// called some times a second.
     pub(super) fn maintain(&mut self, sampler: &BackgroundSampler) {
         for reason in self.files.attach_and_detach(sampler) {
-            let unseen = match reason {
-                REFUSED_IN_PART => &mut self.counts.unseen_thread_ends,
-                _ => &mut self.counts.unseen_jvms,
-            };
-            *unseen.entry(reason).or_default() += 1;
+            *self.counts.unseen_thread_ends.entry(reason).or_default() += 1;
+        }
+        for jvm in self.jvms.values_mut() {
+            if let Some(file) = jvm.file.take_if(|file| self.files.is_refused(*file)) {
+                self.files.release(file);
+                self.maps.remove_target(jvm.pid, jvm.start_ns);
+                *self.counts.unseen_jvms.entry(REFUSED).or_default() += 1;
+            }
         }
         if self.pace.is_due(Instant::now()) {
             let counted = self.maps.counted().collect::<Vec<_>>();
@@ -287,6 +287,11 @@ impl AllocationProfiler {
         let took = thread_cpu_time().saturating_sub(began);
         tracing::trace!(?took, used = tlab.used, "a census");
         self.pace.charge(took);
+    }
+
+    /// Counts buffers that were chosen and are not counted, since the profile has ended.
+    pub(super) fn count_shed(&mut self, tlabs: u64) {
+        self.counts.skipped_censuses += tlabs;
     }
 
     /// Turns the stack of an event into that of its object, and says what it counts for: once, or
@@ -343,7 +348,6 @@ impl AllocationProfiler {
     /// Begins the next window, and forgets JVMs that have ended, or aren't wanted any more.
     pub(super) fn begin_window(&mut self, mut is_wanted: impl FnMut(ProcessKey) -> bool) {
         self.strata.clear();
-        self.attempts.retain(|key, _| is_wanted(*key));
         self.classes.limit();
         let unwanted: Vec<ProcessKey> = self.jvms.keys().copied().filter(|key| !is_wanted(*key)).collect();
         for key in unwanted {

@@ -21,8 +21,18 @@ pub(in crate::pipeline) struct ProbedFile(FileIdentity);
 
 #[cfg(test)]
 impl ProbedFile {
-    pub(in crate::pipeline) fn for_tests() -> Self {
+    pub(in crate::pipeline) const fn for_tests() -> Self {
         Self(FileIdentity { device: 0, inode: 0, modified_ns: 0, size: 0 })
+    }
+}
+
+#[cfg(test)]
+impl<F: Clone> ProbedFiles<F> {
+    /// Adds [`ProbedFile::for_tests`] as a file of so many users in which uprobes were refused.
+    pub(in crate::pipeline) fn refuse_for_tests(&mut self, users: u32) {
+        let (functions, paths) = (ProbedFunctions::none(), Vec::new());
+        let probes = FileProbes { functions, paths, users, state: ProbeState::Refused };
+        self.files.insert(ProbedFile::for_tests().0, probes);
     }
 }
 
@@ -77,6 +87,9 @@ enum ProbeState {
 /// The reason of a file in which the kernel has refused the uprobe at a function that isn't needed.
 pub(in crate::pipeline) const REFUSED_IN_PART: &str = "one uprobe refused";
 
+/// The reason of the JVMs of a file in which the kernel has refused uprobes.
+pub(in crate::pipeline) const REFUSED: &str = "uprobe refused";
+
 /// Files whose functions are remembered.
 const MAX_FILES: usize = 256;
 
@@ -120,7 +133,7 @@ impl<F: Clone> ProbedFiles<F> {
             state: ProbeState::Wanted,
         });
         if matches!(probes.state, ProbeState::Refused) {
-            return Err(NoProbes::Impossible("uprobe refused"));
+            return Err(NoProbes::Impossible(REFUSED));
         }
         if matches!(probes.state, ProbeState::Wanted) {
             probes.paths.push(path);
@@ -132,6 +145,12 @@ impl<F: Clone> ProbedFiles<F> {
     /// Returns true once a file has its uprobes.
     pub(in crate::pipeline) fn is_attached(&self, file: ProbedFile) -> bool {
         self.files.get(&file.0).is_some_and(|probes| matches!(probes.state, ProbeState::Attached(_)))
+    }
+
+    /// Returns true if the kernel has refused a file its uprobes: whoever has asked for them has to
+    /// release it.
+    pub(in crate::pipeline) fn is_refused(&self, file: ProbedFile) -> bool {
+        self.files.get(&file.0).is_some_and(|probes| matches!(probes.state, ProbeState::Refused))
     }
 
     /// Searches a file, at `path` here and at `mapped` for its process.
@@ -182,7 +201,7 @@ impl<F: Clone> ProbedFiles<F> {
     }
 
     /// Attaches the probes of files that are wanted, and detaches those that aren't any more.
-    /// Returns the reasons of what was refused.
+    /// Returns the reasons of what was refused in part: see [`Self::is_refused`] for the rest.
     pub(in crate::pipeline) fn attach_and_detach(
         &mut self,
         sampler: &BackgroundSampler,
@@ -216,7 +235,6 @@ impl<F: Clone> ProbedFiles<F> {
                     Err(error) => {
                         let advice = error.is_denied_uprobe().then(uprobe_advice);
                         tracing::warn!(path = %path.display(), %error, advice, "no uprobes in a libjvm");
-                        refused.push("uprobe refused");
                         ProbeState::Refused
                     }
                 };
@@ -234,7 +252,7 @@ mod tests {
     use super::*;
     use crate::sampler::PauseFunctions;
 
-    const FILE: ProbedFile = ProbedFile(FileIdentity { device: 0, inode: 0, modified_ns: 0, size: 0 });
+    const FILE: ProbedFile = ProbedFile::for_tests();
 
     /// A file that processes of these paths have asked for.
     fn wanted(paths: &[&str]) -> ProbedFiles<()> {
@@ -281,12 +299,13 @@ mod tests {
     fn a_file_that_the_kernel_refuses_isnt_tried_again() {
         let mut files = wanted(&["first", "second"]);
         let mut tries = 0;
-        for refused in [vec!["uprobe refused"], vec![]] {
+        for _ in 0..2 {
             let attach = |_: &Path, _: &ProbedFunctions| {
                 tries += 1;
                 Err(SamplerError::of_uprobe(EPERM))
             };
-            assert_eq!(files.attach(attach), refused);
+            assert!(files.attach(attach).is_empty());
+            assert!(files.is_refused(FILE));
         }
         assert_eq!(tries, 1);
         let denied = [EPERM, ENOENT].map(|number| SamplerError::of_uprobe(number).is_denied_uprobe());

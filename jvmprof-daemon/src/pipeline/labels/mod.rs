@@ -188,8 +188,7 @@ impl Targets {
         start_ns: u64,
     ) -> LabelDecision {
         let event = label_key.event;
-        let has_rules = |options: &LabelOptions| !options.rules.is_empty();
-        let needs_meta = has_rules(&self.options) || self.earlier.values().any(has_rules);
+        let needs_meta = self.needs_meta();
         let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.containers));
         target.update(process, jvm, needs_meta);
         if self.containers.refresh(&mut target.container) {
@@ -207,6 +206,22 @@ impl Targets {
         }
         self.kernel.remove(process.pid);
         self.decide(label_key, SamplesByEvent::of(event, 1))
+    }
+
+    /// Returns true if rules may ask for meta labels.
+    fn needs_meta(&self) -> bool {
+        let has_rules = |options: &LabelOptions| !options.rules.is_empty();
+        has_rules(&self.options) || self.earlier.values().any(has_rules)
+    }
+
+    /// Updates what is known of a process, without a sample of it.
+    pub(super) fn update_jvm(&mut self, process: &Process, jvm: Option<&Arc<JvmLabels>>) {
+        let needs_meta = self.needs_meta();
+        let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.containers));
+        target.update(process, jvm, needs_meta);
+        if self.containers.refresh(&mut target.container) {
+            target.reconsider();
+        }
     }
 
     /// Drops a sample that just arrived if rules drop all of its process's samples by what is known

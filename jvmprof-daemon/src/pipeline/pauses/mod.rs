@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use jvmprof_common::pause::{JvmPauseState, PauseRecord};
 
-use super::allocation::probed_files::{NoProbes, ProbedFiles, Purpose};
+use super::allocation::probed_files::{NoProbes, ProbedFiles, Purpose, REFUSED};
 use super::jvm_totals::AllJvmTotals;
 use crate::clock::monotonic_ns;
 use crate::hotspot::{PauseSymbols, PauseVariables, find_pause_symbols};
@@ -38,9 +38,6 @@ pub use summed_jvms::JvmStops;
 pub(super) use summed_jvms::SummedJvms;
 use window_pauses::{WallClock, WindowPauses};
 
-/// Samples of a JVM after which its pauses are followed without what it doesn't say: while it
-/// starts it says less.
-const ATTEMPTS: u32 = 20;
 /// JVMs whose pauses are kept for a recording, at most.
 const MAX_ENDED: usize = 1024;
 /// Time after a JVM's end in which samples of it may still come, ns.
@@ -104,7 +101,6 @@ pub(super) struct PauseTracker<M = PauseMap> {
     jvms: HashMap<ProcessKey, FollowedJvm>,
     /// Of JVMs that can't be followed: they aren't tried again.
     unseen: HashSet<ProcessKey>,
-    attempts: HashMap<ProcessKey, u32>,
     labels: StoppedLabels,
     /// Pauses that a recording may still keep; `None`: they go into the profiles of windows.
     to_keep: Option<usize>,
@@ -123,7 +119,6 @@ impl<M: PausedJvms> PauseTracker<M> {
             files: ProbedFiles::new(PURPOSE, debuginfod),
             jvms: HashMap::new(),
             unseen: HashSet::new(),
-            attempts: HashMap::new(),
             labels: StoppedLabels::default(),
             to_keep: None,
             window: HashMap::new(),
@@ -154,19 +149,22 @@ impl<M: PausedJvms> PauseTracker<M> {
         self.unseen.contains(&key)
     }
 
-    /// Begins to follow a JVM.
-    pub(super) fn follow(&mut self, process: &Process, start_ns: u64, variables: Option<PauseVariables>) {
-        let attempts = self.attempts.entry(process.key).or_default();
-        *attempts += 1;
+    /// Begins to follow a JVM, if it can be by now. `is_last`: it won't say more than it does.
+    pub(super) fn follow(
+        &mut self,
+        process: &Process,
+        start_ns: u64,
+        variables: Option<PauseVariables>,
+        is_last: bool,
+    ) {
         let is_whole =
             |it: &PauseVariables| it.operation.is_some() && it.collections.is_some() && it.causes.is_some();
-        let Some(variables) = variables.filter(|it| is_whole(it) || *attempts >= ATTEMPTS) else { return };
+        let Some(variables) = variables.filter(|it| is_last || is_whole(it)) else { return };
         let (file, symbols) = match self.files.request(process) {
             Ok(found) => found,
             Err(NoProbes::Pending) => return,
             Err(NoProbes::Impossible(reason)) => return self.give_up(process.key, reason),
         };
-        self.attempts.remove(&process.key);
         let address = |at: Option<crate::types::Avma>| at.map_or(0, |at| at.0);
         let target = JvmPauseState {
             start_ns,
@@ -188,8 +186,11 @@ impl<M: PausedJvms> PauseTracker<M> {
     }
 
     fn give_up(&mut self, key: ProcessKey, reason: &'static str) {
-        self.attempts.remove(&key);
         self.unseen.insert(key);
+        self.count_unseen(reason);
+    }
+
+    pub(super) fn count_unseen(&mut self, reason: &'static str) {
         *self.counts.unseen_jvms.entry(reason).or_default() += 1;
     }
 
@@ -198,10 +199,23 @@ impl<M: PausedJvms> PauseTracker<M> {
         for reason in self.files.attach_and_detach(sampler) {
             *self.counts.unseen_jvms.entry(reason).or_default() += 1;
         }
+        self.give_up_refused();
         self.check_stops();
         let (files, now) = (&self.files, monotonic_ns());
         for jvm in self.jvms.values_mut().filter(|jvm| jvm.since_ns.is_none()) {
             jvm.since_ns = files.is_attached(jvm.file).then_some(now);
+        }
+    }
+
+    /// Gives up the JVMs of files in which the kernel has refused uprobes: what they say of
+    /// themselves may be read instead.
+    fn give_up_refused(&mut self) {
+        let is_refused = |jvm: &FollowedJvm| self.files.is_refused(jvm.file);
+        let refused: Vec<_> = self.jvms.extract_if(|_, jvm| is_refused(jvm)).collect();
+        for (key, mut jvm) in refused {
+            end_events_of(&mut self.map, &mut jvm);
+            self.files.release(jvm.file);
+            self.give_up(key, REFUSED);
         }
     }
 
@@ -330,7 +344,6 @@ impl<M: PausedJvms> PauseTracker<M> {
     /// Begins the next window, and forgets JVMs that have ended, or aren't wanted any more.
     pub(super) fn begin_window(&mut self, mut is_wanted: impl FnMut(ProcessKey) -> bool) {
         self.labels.clear();
-        self.attempts.retain(|key, _| is_wanted(*key));
         self.unseen.retain(|key| is_wanted(*key));
         let ended: Vec<FollowedJvm> =
             self.jvms.extract_if(|key, _| !is_wanted(*key)).map(|(_, jvm)| jvm).collect();

@@ -129,11 +129,14 @@ impl<M: ProcessMemory> SummedJvms<M> {
         &self.counts
     }
 
+    /// Returns true if the sums of a JVM are read, or it is known that they can't be.
+    pub(in crate::pipeline) fn is_decided(&self, key: ProcessKey) -> bool {
+        self.jvms.contains_key(&key) || self.unknown.contains(&key)
+    }
+
     /// Returns true if a JVM is to be searched for its sums now.
     pub(in crate::pipeline) fn wants(&self, key: ProcessKey, now_ns: u64) -> bool {
-        !self.jvms.contains_key(&key)
-            && !self.unknown.contains(&key)
-            && self.searches.get(&key).is_none_or(|search| search.next_ns <= now_ns)
+        !self.is_decided(key) && self.searches.get(&key).is_none_or(|search| search.next_ns <= now_ns)
     }
 
     /// Begins to read the sums of a JVM. `found`: where they are, if they are there by now.
@@ -206,10 +209,11 @@ impl<M: ProcessMemory> SummedJvms<M> {
     /// A process has ended, or has begun another program.
     pub(in crate::pipeline) fn ended(&mut self, key: ProcessKey) {
         let jvm = self.jvms.remove(&key);
-        if let (Some(jvm), Some(ended)) = (jvm, &mut self.ended)
-            && ended.len() < MAX_JVMS
-        {
+        let (Some(jvm), Some(ended)) = (jvm, &mut self.ended) else { return };
+        if ended.len() < MAX_JVMS {
             ended.push(jvm.stops());
+        } else {
+            *self.counts.entry(TOO_MANY).or_default() += 1;
         }
     }
 

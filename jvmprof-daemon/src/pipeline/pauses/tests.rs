@@ -126,6 +126,22 @@ fn jvms_that_have_ended_are_kept_up_to_a_limit_and_the_others_counted() {
 }
 
 #[test]
+fn jvms_whose_uprobes_were_refused_are_each_counted_and_followed_otherwise() {
+    let mut tracker = recording();
+    follow(&mut tracker, 1, PID);
+    follow(&mut tracker, 2, PID + 1);
+    tracker.files.refuse_for_tests(2);
+    for _ in 0..2 {
+        tracker.give_up_refused();
+        assert_eq!(tracker.counts(None).unseen_jvms, BTreeMap::from([(REFUSED, 2)]));
+    }
+    assert!(tracker.map.0.is_empty() && !tracker.files.is_refused(ProbedFile::for_tests()));
+    for number in [1, 2] {
+        assert!(tracker.is_unseen(key(number)) && !tracker.wants(key(number)));
+    }
+}
+
+#[test]
 fn only_a_recording_keeps_jvms_that_have_ended() {
     let mut tracker = PauseTracker::new(Jvms::default(), None);
     follow(&mut tracker, 1, PID);

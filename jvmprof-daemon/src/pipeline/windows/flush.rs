@@ -25,7 +25,7 @@ impl Pipeline {
         state.complete_with_jitdumps();
         ended.into_iter().for_each(|pid| state.complete_pending_of(pid));
         let by_key: HashMap<ProcessKey, &Process> =
-            state.table.iter().map(|process| (process.key, process)).collect();
+            state.table.iter_with_replaced().map(|process| (process.key, process)).collect();
         let mut end = state.symbolizer.end_window(|key| by_key.get(&key).copied(), monotonic_ns());
         let targets = &mut state.targets;
         let mut allocation = state.allocation.as_mut();
@@ -80,6 +80,7 @@ impl Pipeline {
         if let Some(contexts) = &mut state.thread_contexts {
             contexts.begin_window(&live);
         }
+        state.awaited_jvms.retain(|key| live.contains(&key));
         state.summed_jvms.begin_window(|key| live.contains(&key) && targets.is_wanted(key, EventType::Cpu));
         if let Some(pauses) = &mut state.pauses {
             pauses.begin_window(|key| live.contains(&key) && targets.is_wanted(key, EventType::Cpu));

@@ -1,12 +1,13 @@
 //! Reading a process's information and mappings from `/proc`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use jvmprof_common::unwind_tables::NS_PER_TICK;
 
 use super::{Process, ProcessTableCounts};
 use crate::process::executable_mappings::{MappedCode, Mappings};
-use crate::process::procfs;
+use crate::process::procfs::{self, ProcessInfo};
 
 /// Shortest interval of reading a process's mappings again for an unknown address, in ns.
 const MAPS_INTERVAL_NS: u64 = 1_000_000_000;
@@ -18,8 +19,18 @@ impl Process {
         match procfs::process_info(self.pid) {
             // `/proc` rounds down to ticks. Another start time is another process with this pid.
             Ok(info) if self.start_ns.is_none_or(|ns| ns / NS_PER_TICK == info.start_ticks) => {
-                self.comm = info.comm.as_str().into();
-                self.info = Some(info);
+                let parent = self.inherited_info.take();
+                self.info = match parent.filter(|parent| parent.executable != info.executable) {
+                    // A child that has begun its own program since the sample was taken.
+                    Some(parent) => Some(Arc::new(with_program_of(info, &parent))),
+                    None => {
+                        let is_same =
+                            self.info.as_ref().is_none_or(|before| before.executable == info.executable);
+                        self.has_missed_exec = !is_same;
+                        self.comm = info.comm.as_str().into();
+                        Some(Arc::new(info))
+                    }
+                };
             }
             Ok(_) => counts.unreadable += 1,
             Err(error) => {
@@ -90,5 +101,16 @@ impl Process {
             merged.insert(MappedCode { build_id, ..(**mapping).clone() });
         }
         merged
+    }
+}
+
+/// Returns the information of a process with the program of another one.
+fn with_program_of(info: ProcessInfo, other: &ProcessInfo) -> ProcessInfo {
+    ProcessInfo {
+        comm: other.comm.clone(),
+        executable: other.executable.clone(),
+        cmdline: other.cmdline.clone(),
+        service: other.service.clone(),
+        ..info
     }
 }

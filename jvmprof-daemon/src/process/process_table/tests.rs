@@ -1,5 +1,7 @@
 //! Changes of the table by events.
 
+use std::io::Write as _;
+
 use super::*;
 
 /// Pids that can't exist: above the kernel's PID_MAX_LIMIT of 4,194,304.
@@ -140,4 +142,75 @@ fn a_process_that_ran_before_is_read_from_proc() {
     table.exit(A, A);
     table.remove_exited();
     assert!(table.get(A).is_none(), "the process has ended");
+}
+
+/// A shell that begins `sleep` in its place once a byte arrives.
+fn shell_before_exec() -> std::process::Child {
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "read line; exec sleep 60"]).stdin(std::process::Stdio::piped());
+    shell.spawn().expect("sh is there")
+}
+
+fn begin_sleep(shell: &mut std::process::Child) {
+    shell.stdin.take().expect("it is piped").write_all(b"\n").expect("it reads");
+    let comm = format!("/proc/{}/comm", shell.id());
+    while std::fs::read_to_string(&comm).expect("it runs").trim() != "sleep" {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+fn start_ns(pid: u32) -> u64 {
+    procfs::process_info(pid).expect("it runs").start_ticks * NS_PER_TICK
+}
+
+#[test]
+fn an_exec_whose_event_was_lost_is_another_program() {
+    let mut shell = shell_before_exec();
+    let (pid, start_ns) = (shell.id(), start_ns(shell.id()));
+    let mut table = ProcessTable::default();
+    let first = table.process_of_sample(pid, start_ns, "sh", 20, none).key;
+    table.invalidate_all();
+    assert_eq!(table.process_of_sample(pid, start_ns, "sh", 30, none).key, first, "it is the same");
+    begin_sleep(&mut shell);
+    table.invalidate_all();
+    let process = table.process_of_sample(pid, start_ns, "sleep", 40, none);
+    assert_ne!(process.key, first);
+    assert_eq!(&*process.comm, "sleep");
+    let ends_in_sleep =
+        |path: PathBuf| path.to_string_lossy().contains("sleep") || path.ends_with("coreutils");
+    assert!(process.executable().is_some_and(ends_in_sleep));
+    let key = process.key;
+    assert_eq!(table.process_of_sample(pid, start_ns, "sleep", 50, none).key, key);
+    shell.kill().expect("it is ours");
+    shell.wait().expect("it has ended");
+    // Its end was in the lost events, too.
+    table.invalidate_all();
+    assert_eq!(table.remove_exited(), [key]);
+}
+
+#[test]
+fn a_child_that_was_sampled_before_its_exec_is_its_parents_program() {
+    let mut shell = shell_before_exec();
+    let pid = shell.id();
+    let own = std::process::id();
+    let mut table = ProcessTable::default();
+    let info = procfs::process_info(own).expect("it is us");
+    table.insert_running(own, &info, 10);
+    // As if the shell were still to begin in a child of this process.
+    table.fork(pid, own);
+    begin_sleep(&mut shell);
+    let child = table.process_of_sample(pid, start_ns(pid), "tests", 30, none);
+    assert_eq!(child.info().map(|info| &info.cmdline), Some(&info.cmdline));
+    assert_eq!(child.executable(), info.executable);
+    assert_eq!(child.inner_pid(), pid, "that is its own");
+    let before = child.key;
+    table.exec(pid, "sleep", 40);
+    let child = table.process_of_sample(pid, start_ns(pid), "sleep", 50, none);
+    assert!(child.info().is_some_and(|info| info.cmdline.starts_with("sleep")));
+    let replaced = table.iter_with_replaced().find(|process| process.key == before);
+    assert!(replaced.is_some_and(Process::is_replaced), "its frames may still be named");
+    table.remove_exited();
+    assert!(!table.iter_with_replaced().any(|process| process.key == before));
+    shell.kill().expect("it is ours");
+    shell.wait().expect("it has ended");
 }

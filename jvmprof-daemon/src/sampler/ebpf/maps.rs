@@ -10,11 +10,11 @@ use jvmprof_common::unwind_tables::{
 };
 
 use super::allocation_maps::AllocationMaps;
-use super::dropped_processes::DroppedProcesses;
 use super::kernel_symbols::KernelSymbolizer;
 use super::object::{PodValue, impl_pod, map_error, take_map};
 use super::off_cpu::maps::OffCpuMaps;
 use super::pause_maps::PauseMap;
+use super::process_filter::{DroppedProcesses, ExecStarts};
 use super::thread_context_map::ThreadContextMap;
 use crate::sampler::error::SamplerError;
 
@@ -99,6 +99,7 @@ pub struct BpfMaps {
     rules: Array<MapData, PodValue<PackedRule>>,
     jvms: Array<MapData, PodValue<Jvm>>,
     dropped: Option<DroppedProcesses>,
+    exec_starts: Option<ExecStarts>,
     allocation: Option<AllocationMaps>,
     off_cpu: Option<OffCpuMaps>,
     pauses: Option<PauseMap>,
@@ -124,6 +125,7 @@ impl BpfMaps {
             rules: take_map(ebpf, RULES)?,
             jvms: take_map(ebpf, JVMS)?,
             dropped: Some(DroppedProcesses::of(ebpf)?),
+            exec_starts: Some(ExecStarts::of(ebpf)?),
             allocation: None,
             off_cpu: None,
             pauses: None,
@@ -137,6 +139,11 @@ impl BpfMaps {
     /// Takes the map of processes that aren't sampled; `None` the second time.
     pub fn take_dropped_processes(&mut self) -> Option<DroppedProcesses> {
         self.dropped.take()
+    }
+
+    /// Takes the map of starts of processes; `None` the second time.
+    pub fn take_exec_starts(&mut self) -> Option<ExecStarts> {
+        self.exec_starts.take()
     }
 
     pub(super) fn set_allocation(&mut self, maps: AllocationMaps) {

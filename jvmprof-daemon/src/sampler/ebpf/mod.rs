@@ -2,13 +2,13 @@
 
 pub(super) mod allocation_maps;
 pub mod btf;
-pub(super) mod dropped_processes;
 pub(super) mod kernel_symbols;
 mod loader;
 pub(super) mod maps;
 mod object;
 pub(super) mod off_cpu;
 pub(super) mod pause_maps;
+pub(super) mod process_filter;
 pub(super) mod programs;
 pub(super) mod thread_context_map;
 pub(super) mod uprobes;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
+use aya::maps::{MapData, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::perf_event::{
     HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
 };
@@ -15,16 +15,17 @@ use aya::programs::{FEntry, PerfEvent, RawTracePoint};
 use aya::sys::{Stats, enable_stats};
 use aya::{Ebpf, VerifierLogLevel};
 use aya_log::EbpfLogger;
-use jvmprof_common::abi::{Counter, CpuCounters, Event, PROFILED_PIDS, Stop};
+use jvmprof_common::abi::{Counter, CpuCounters, Event, Stop};
 
 use super::allocation_maps::AllocationMaps;
 use super::btf::Btf;
 use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
 use super::maps::{BpfMaps, MapSizes};
-use super::object::{load_program, load_tail_calls, map_error, program, program_error, take_map};
+use super::object::{load_program, load_tail_calls, program, program_error, take_map};
 use super::off_cpu::maps::OffCpuMaps;
 use super::off_cpu::programs::OffCpuPrograms;
 use super::pause_maps::PauseMap;
+use super::process_filter::ProfiledProcesses;
 use super::thread_context_map::ThreadContextMap;
 use super::uprobes::{self, AllocationProbes, AttachedProbes, ProbedFunctions};
 use crate::clock::monotonic_ns;
@@ -50,8 +51,7 @@ pub(in crate::sampler) struct KernelPrograms {
     ebpf: Ebpf,
     ring: RingBuf<MapData>,
     counters: PerCpuArray<MapData, CpuCounters>,
-    /// Keeps the map of the filter alive.
-    _pids: HashMap<MapData, u32, u8>,
+    profiled: ProfiledProcesses,
     /// Keeps the map of the tail calls' targets alive.
     _targets: ProgramArray<MapData>,
     /// Those of allocation, where it is profiled.
@@ -101,9 +101,9 @@ impl KernelPrograms {
         if options.pauses {
             uprobes::load_pauses(&mut ebpf)?;
         }
-        let mut pids: HashMap<_, u32, u8> = take_map(&mut ebpf, PROFILED_PIDS)?;
+        let mut profiled = ProfiledProcesses::of(&mut ebpf)?;
         for pid in options.pids.iter().flatten() {
-            pids.insert(pid, 1, 0).map_err(map_error(PROFILED_PIDS))?;
+            profiled.insert(*pid)?;
         }
         if options.pids.is_some() {
             attach_raw_tracepoint(&mut ebpf, FORK, "sched_process_fork")?;
@@ -136,7 +136,7 @@ impl KernelPrograms {
         let mut programs = Self {
             ring: take_map(&mut ebpf, RING)?,
             counters: take_map(&mut ebpf, COUNTERS)?,
-            _pids: pids,
+            profiled,
             _targets: targets,
             probes,
             off_cpu,
@@ -174,6 +174,12 @@ impl KernelPrograms {
             }
         }
         self.off_cpu.as_mut().map_or(Ok(()), |off_cpu| off_cpu.update_cpus(cpus))
+    }
+
+    /// Makes room for further chosen processes. `ended`: processes of the host that have ended
+    /// since the last call.
+    pub(in crate::sampler) fn remove_ended_processes(&mut self, ended: u32) {
+        self.profiled.remove_ended(ended);
     }
 
     /// Reopens each CPU's event with another frequency. Whether the kernel accepts a frequency or a

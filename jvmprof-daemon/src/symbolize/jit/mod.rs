@@ -234,6 +234,15 @@ impl JitNames {
         self.reported.report(&map, self.dump.as_ref(), counts);
     }
 
+    /// Resolves the waiting frames of a program in whose place another one has begun, by what was
+    /// read while it ran: its perf map may be the other one's by now.
+    pub(in crate::symbolize) fn resolve_unread(&mut self, counts: &mut JitCounts) {
+        let Some(map) = self.map.clone() else { return };
+        let map = map.lock().unwrap_or_else(PoisonError::into_inner);
+        self.resolve_deferred(&map, counts, true);
+        self.reported.report(&map, self.dump.as_ref(), counts);
+    }
+
     /// Reads a dump to its end, within limits: there is no later chance.
     pub(in crate::symbolize) fn read_dump_to_end(
         &mut self,

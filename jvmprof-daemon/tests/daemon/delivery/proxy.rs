@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,23 +18,13 @@ use tempfile::TempDir;
 
 use super::{BUSY, collector, field, free_address, stored};
 use crate::support::keys::Keys;
-use crate::support::{Workload, compile, jvmprof, parca_program, scratch, signal};
+use crate::support::{KilledChild, Workload, compile, jvmprof, parca_program, scratch, signal};
 
 pub(super) const TOKEN: &str = "s3cret";
 
-/// Is killed when it is dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// nginx in front of a backend: takes who has the client's certificate and the token.
 pub(super) struct Nginx {
-    _process: Killed,
+    _process: KilledChild,
     pub(super) port: u16,
     _dir: TempDir,
 }
@@ -75,7 +65,7 @@ impl Nginx {
         fs::write(&file, config).unwrap();
         let mut nginx = Command::new("nginx");
         nginx.arg("-c").arg(&file).arg("-e").arg(dir.path().join("error.log")).stdin(Stdio::null());
-        let process = Killed(nginx.spawn().expect("the tests need nginx"));
+        let process = KilledChild(nginx.spawn().expect("the tests need nginx"));
         let started = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             let log = fs::read_to_string(dir.path().join("error.log")).unwrap_or_default();
@@ -88,7 +78,7 @@ impl Nginx {
 
 /// A daemon that runs until it is told to end.
 pub(super) struct Daemon {
-    child: Killed,
+    child: KilledChild,
     log: PathBuf,
     _dir: TempDir,
 }
@@ -101,7 +91,7 @@ impl Daemon {
         daemon.args(["--log-level", "info", "daemon", "--push-interval", "2s", "--spool-directory"]);
         daemon.arg(dir.path().join("spool")).args(args).env("NO_COLOR", "1");
         daemon.envs(environment.iter().map(|(name, value)| (*name, value)));
-        let child = Killed(daemon.stderr(File::create(&log).unwrap()).spawn().unwrap());
+        let child = KilledChild(daemon.stderr(File::create(&log).unwrap()).spawn().unwrap());
         Self { child, log, _dir: dir }
     }
 
@@ -176,7 +166,7 @@ fn through_a_tls_proxy_with_a_certificate_and_a_token_that_is_replaced_meanwhile
     let _load = busy(dir.path(), "busy");
     let store = dir.path().join("store");
     let (collector, address) = collector(&store);
-    let mut collector = Killed(collector);
+    let mut collector = KilledChild(collector);
     let keys = Keys::make();
     let nginx = Nginx::start(&keys, address.strip_prefix("http://").unwrap());
     let token = dir.path().join("token");
@@ -230,7 +220,7 @@ fn through_the_tunnel_that_the_environment_names() {
     let _load = busy(dir.path(), "busy");
     let store = dir.path().join("store");
     let (collector, address) = collector(&store);
-    let mut collector = Killed(collector);
+    let mut collector = KilledChild(collector);
     let keys = Keys::make();
     let nginx = Nginx::start(&keys, address.strip_prefix("http://").unwrap());
     let token = dir.path().join("token");
@@ -259,7 +249,7 @@ fn through_the_tunnel_that_the_environment_names() {
 }
 
 /// Parca on a free port.
-fn parca(binary: &str, dir: &Path) -> (Killed, String) {
+fn parca(binary: &str, dir: &Path) -> (KilledChild, String) {
     let (data, config, address) = (dir.join("data"), dir.join("parca.yaml"), free_address());
     fs::create_dir(&data).unwrap();
     let bucket = format!("{{type: FILESYSTEM, config: {{directory: {}}}}}", data.display());
@@ -270,7 +260,7 @@ fn parca(binary: &str, dir: &Path) -> (Killed, String) {
         .arg(format!("--storage-path={}", data.join("frost").display()))
         .arg("--debuginfod-upstream-servers=");
     parca.stdout(Stdio::null()).stderr(File::create(dir.join("parca.log")).unwrap());
-    let process = Killed(parca.spawn().unwrap_or_else(|error| panic!("{binary}: {error}")));
+    let process = KilledChild(parca.spawn().unwrap_or_else(|error| panic!("{binary}: {error}")));
     let started = Instant::now();
     let health = ["-s", "-f", "-o", "/dev/null", &format!("http://{address}/metrics")].map(str::to_owned);
     while !Command::new("curl").args(&health).status().is_ok_and(|status| status.success()) {

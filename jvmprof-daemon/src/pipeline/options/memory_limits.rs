@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn the_deployed_limits_leave_memory_for_the_program() {
-        let unit = include_str!("../../../deploy/jvmprof.service");
-        let pod = include_str!("../../../deploy/kubernetes/daemonset.yaml");
+        let unit = include_str!("../../../../deploy/jvmprof.service");
+        let pod = include_str!("../../../../deploy/kubernetes/daemonset.yaml");
         assert!(unit.contains("MemoryMax=1G") && pod.contains("memory: 512Mi"));
         for limit in [1024 * MIB, 512 * MIB] {
             let limits = MemoryLimits::new(24 * MIB, Some(MemoryLimits::budget_within(limit)));
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_documented_limits_are_the_programs() {
-        let document = include_str!("../../../docs/metrics.md");
+        let document = include_str!("../../../../docs/metrics.md");
         let table = |limits: &MemoryLimits| {
             let symbols = &limits.symbols;
             [

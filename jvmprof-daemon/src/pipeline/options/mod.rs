@@ -1,10 +1,13 @@
 //! Options of the pipeline, and errors of its start.
 
+mod memory_limits;
+
 use std::io;
+
+pub use memory_limits::MemoryLimits;
 
 use super::allocation::AllocationOptions;
 use super::labels::LabelOptions;
-use super::memory_limits::MemoryLimits;
 use super::off_cpu::OffCpuOptions;
 use super::thread_contexts::ThreadContextOptions;
 use crate::event_type::EventType;
