@@ -178,7 +178,7 @@
           this.writeAddress(asNewEntry);
           if ("edits" in changes) this.followEdits();
         },
-        fetchSubtrees: (hashes, groups) => this.fetchSubtrees(hashes, groups),
+        fetchSubtrees: (...of) => this.fetchSubtrees(...of),
       });
       this.holder.hidden = true;
       addEventListener("popstate", () => this.goBack());
@@ -386,10 +386,11 @@
       this.timelineNote.hidden = !says;
     }
 
-    /// The tree of the stacks through these nodes, of the very time that is shown. They are in
-    /// these groups, if there are any.
-    async fetchSubtrees(hashes, groups) {
+    /// The tree of the stacks through these nodes, of the very time that is shown, or of a part of
+    /// it. They are in these groups, if there are any.
+    async fetchSubtrees(hashes, groups, part) {
       const query = new URLSearchParams(this.query);
+      if (part) query.set("part", part.join("-"));
       for (const hash of hashes) query.append("under", hash);
       for (const group of groups) query.append("under_group", group);
       return (await ask("/api/flamegraph", query, this.running.signal)).tree;
