@@ -158,6 +158,7 @@
       this.pauses = new jvmprof.PauseLane({
         clock: (ms) => this.clock(ms),
         time: (ms) => `the ${format.duration(ms * 1e6)} that its profiles cover`,
+        allTime: (ms) => `the ${format.duration(ms * 1e6)} that its profiles cover in all`,
         kept: "longest",
         left: () => this.timeline.left,
       });
@@ -177,6 +178,7 @@
           Object.assign(this.viewState, changes);
           this.writeAddress(asNewEntry);
           if ("edits" in changes) this.followEdits();
+          if ("part" in changes) this.showPauses();
         },
         fetchSubtrees: (...of) => this.fetchSubtrees(...of),
       });
@@ -252,6 +254,7 @@
       this.compare.show(state);
       this.view.applyState(view);
       this.followEdits();
+      this.showPauses();
       if (!isAsked) this.load();
       else if (this.isShown) this.schedule();
     }
@@ -285,7 +288,7 @@
       if (byTimes) query.set("times", "1");
       this.query = byTimes ? query : comparedQuery(this.state);
       this.isShown = false;
-      this.threads = null;
+      this.threads = this.pausesAnswer = null;
       const threads = this.chosenThreadKinds() ? this.askThreads() : null;
       this.refreshDownload();
       document.body.classList.add("loading");
@@ -318,7 +321,8 @@
       this.followThreads();
       const answer = await pauses;
       if (this.running !== running) return;
-      this.showPauses(answer);
+      this.pausesAnswer = answer;
+      this.showPauses();
       document.body.classList.remove("loading");
       this.app.removeAttribute("aria-busy");
       this.schedule();
@@ -330,12 +334,17 @@
       return `${format.time(time)}.${String(new Date(time).getMilliseconds()).padStart(3, "0")}`;
     }
 
-    showPauses({ jvms, more_jvms: more, unreadable, error }) {
+    /// The lane of pauses, as far as the answer is there, with the part that the view shows.
+    showPauses() {
+      if (!this.pausesAnswer) return;
+      const { jvms, more_jvms: more, unreadable, error } = this.pausesAnswer;
       const parts = [];
       if (error) parts.push(`Pauses of JVMs aren't shown: ${error.message}`);
       if (unreadable) parts.push(`${format.count(unreadable)} profiles of pauses couldn't be read`);
       const lanes = this.timeline.samples ? jvms : [];
-      this.pauses.show(lanes, { span: this.timeline.to - this.timeline.from, more, notice: parts.join("; ") });
+      const part = this.holder.hidden || !this.view.times ? null : this.view.state.part;
+      const span = this.timeline.to - this.timeline.from;
+      this.pauses.show(lanes, { span, part, more, notice: parts.join("; ") });
     }
 
     edits() {

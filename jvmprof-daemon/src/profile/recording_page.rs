@@ -72,6 +72,9 @@ pub struct PauseLane {
     /// When the JVM began to be followed, and for how long it was.
     pub followed_from_ms: f64,
     pub followed_ms: f64,
+    /// From when to when it was, where that is asked for and there are gaps between.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub followed_spans_ms: Vec<[f64; 2]>,
     /// Sums of all its pauses.
     pub pauses: u64,
     pub stopped_ms: f64,
