@@ -283,6 +283,7 @@
       this.selection = selectionQuery(this.state);
       const query = new URLSearchParams(this.selection);
       this.bounds = ["from", "to"].map((name) => Number(query.get(name)));
+      this.compare.showTimes(this.bounds);
       this.noTimes = this.state.heat === jvmprof.SECONDS ? jvmprof.whyNoTimes(this.state, this.bounds) : null;
       const byTimes = this.state.heat === jvmprof.SECONDS && !this.noTimes;
       if (byTimes) query.set("times", "1");

@@ -53,6 +53,9 @@ pub(super) struct Recorded<'a> {
     /// What the nodes above stacks are, where there are any.
     pub(super) groups: StackGroups,
     pub(super) start_ms: u64,
+    /// When what it is compared with was taken, if it is; 0 if that isn't known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) base_start_ms: Option<u64>,
     pub(super) duration_ns: u64,
     pub(super) types: Vec<RecordedType>,
     pub(super) trees: Vec<CallTree>,
@@ -175,6 +178,7 @@ pub fn write_html(
         title,
         groups,
         start_ms: first.map_or(0, |batch| since_epoch_ms(batch.start)),
+        base_start_ms: None,
         duration_ns: first.map_or(0, |batch| u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX)),
         types,
         trees,

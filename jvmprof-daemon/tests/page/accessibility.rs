@@ -51,7 +51,8 @@ fn write_diff(path: &Path) -> String {
     });
     let title = RecordingTitle { title: "a.pb.gz → b.pb.gz".to_owned(), host: String::new() };
     let mut file = File::create(path).unwrap();
-    write_diff_page(compare(&before, &after).unwrap(), &title, 1_700_000_000_000, &mut file).unwrap();
+    let starts_ms = [1_690_000_000_000, 1_700_000_000_000];
+    write_diff_page(compare(&before, &after).unwrap(), &title, starts_ms, &mut file).unwrap();
     format!("file://{}", path.display())
 }
 

@@ -37,7 +37,7 @@ fn write(before: &Batch, after: &Batch, path: &Path) -> String {
     let compared = compare(&for_file(before), &for_file(after)).unwrap();
     let title = RecordingTitle { title: "a.pb.gz → b.pb.gz".to_owned(), host: String::new() };
     let mut out = BufWriter::new(File::create(path).unwrap());
-    write_diff_page(compared, &title, 1_700_000_000_000, &mut out).unwrap();
+    write_diff_page(compared, &title, [1_690_000_000_000, 1_700_000_000_000], &mut out).unwrap();
     format!("file://{}", path.display())
 }
 
@@ -49,6 +49,23 @@ const HUE: &str = "((d) => /^hsl\\((\\d+) (\\d+)%/.exec(jvmprof.view.flame.fill(
 /// Numbers of the table that don't fit into their column.
 const CUT: &str = "[...document.querySelectorAll('td.change :is(.number, .percent)')].filter((it) => it.checkVisibility() && \
 it.scrollWidth > it.clientWidth).map((it) => it.textContent)";
+
+/// Checks that the head says from when to when each side is, and that nothing of that is cut.
+fn assert_has_both_times(browser: &mut Browser, sides: &str, width: u32) {
+    let texts = format!(
+        "[...document.querySelectorAll('{sides}')].filter((it) => it.checkVisibility()).map((it) => it.innerText)"
+    );
+    let texts: Vec<String> = serde_json::from_value(browser.evaluate(&texts)).unwrap();
+    let is_side = |text: &String, name: &str| {
+        text.starts_with(name) && text.contains(" – ") && text.matches(':').count() >= 4
+    };
+    assert!(texts.len() == 2 && is_side(&texts[0], "before ") && is_side(&texts[1], "after "), "{texts:?}");
+    let cut = format!(
+        "[...document.querySelectorAll('{sides}')].filter((it) => {{ const [own, above] = [it, it.parentElement].map((of) => of.getBoundingClientRect()); \
+         return own.right > above.right + 0.5 || own.bottom > above.bottom + 0.5 || own.right > innerWidth }}).length"
+    );
+    assert_eq!(browser.evaluate(&cut), 0, "{texts:?} at {width}");
+}
 
 #[test]
 #[ignore = "needs Chromium"]
@@ -99,6 +116,7 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
             browser.open("about:blank");
             visit(&mut browser, &format!("{url}#view={view}"));
             assert_all_is_reachable(&mut browser, width, "two files");
+            assert_has_both_times(&mut browser, "#header .subtitle > span", width);
             assert_eq!(browser.evaluate(CUT), serde_json::json!([]), "numbers at {width}");
             picture(&mut browser, &format!("compare-files-{view}-{width}-{scheme}"));
         }
@@ -147,6 +165,7 @@ fn the_collector_compares_with_yesterday_and_with_other_labels() {
         visit(&mut browser, url.as_str().unwrap());
         browser.wait_for("Boolean(jvmprof.view.comparison)");
         assert_all_is_reachable(&mut browser, width, "compared");
+        assert_has_both_times(&mut browser, "#base .side-time", width);
         picture(&mut browser, &format!("compare-collector-{width}-{scheme}"));
     }
     // Other labels at the same time.
