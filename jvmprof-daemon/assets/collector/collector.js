@@ -415,27 +415,29 @@
       return { name: "CPUs", of: (samples, ms) => (samples * periodNs) / (ms * 1e6) };
     }
 
-    /// Parts of the address that mean nothing are said, and what is shown in their place.
-    showWrong() {
-      if (!this.state.wrong.length) return;
+    /// Says which parts of the address mean nothing, and what is shown in their place.
+    wrongNotice() {
+      if (!this.state.wrong.length) return null;
       const parts = this.state.wrong.map((part) => `“${part}”`).join(", ");
-      const text = `The address has ${parts}, which means nothing here; shown is what the controls above say. A range is a number and s, m, h, d or w, such as 7d.`;
-      this.message.append(element("p.notice", {}, text));
+      return [
+        `The address has ${parts}, which means nothing here.`,
+        "Shown is what the controls above say. A range is a number and s, m, h, d or w, such as 7d.",
+      ];
     }
 
     show(timeline, labels, flame) {
-      this.message.replaceChildren();
-      this.showWrong();
+      const count = format.count(flame.unreadable);
+      const lost = `${count} stored profiles couldn't be read and are missing here`;
+      const untimed = flame.times ? jvmprof.untimedNotice(flame.times, flame.tree.total) : null;
+      jvmprof.showNotices(this.message, {
+        wrong: this.wrongNotice(),
+        unreadable: flame.unreadable ? `${lost}; the collector's log says why.` : null,
+        times: this.noTimes ?? untimed,
+      });
       const hasJvm = Boolean(flame.tree.nodes.activity?.length);
       this.timeline.show(timeline, this.rate(flame.period_ns), hasJvm ? flame.activities?.samples : null, this.chosenActivities());
       this.filters.setLabels(labels);
       this.filters.series.textContent = `${format.count(flame.series)} series · ${format.count(flame.profiles)} profiles`;
-      if (flame.unreadable) {
-        const text = `${format.count(flame.unreadable)} stored profiles couldn't be read and are missing here; the collector's log says why.`;
-        this.message.append(element("p.notice", {}, text));
-      }
-      const ofTimes = this.noTimes ?? (flame.times ? jvmprof.untimedNotice(flame.times, flame.tree.total) : null);
-      if (ofTimes) this.message.append(element("p.notice", {}, ofTimes));
       const isEmpty = flame.tree.total + (flame.tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;

@@ -43,7 +43,7 @@
 
     build(container) {
       this.figures = element("div.figures");
-      this.notice = element("div.notices");
+      this.notice = element("div.notices", { role: "status" });
       this.searchBox = element("input", {
         type: "search",
         placeholder: "Search functions",
@@ -355,13 +355,12 @@
       const shares = (samples) => `${this.flame.measure.number(samples)} (${share(samples)})`;
       const isAll = this.state.frames === "all" && !this.isEdited && !this.state.part;
       const pruned = { shares, mostLacking: this.mostLacking, isAll, canFetch: this.canFetch() };
-      const texts = [
-        text,
-        this.comparison?.notice(),
-        jvmprof.framesNotice(this.state.frames, this.tree, share),
-        jvmprof.prunedNotice(this.shown, pruned),
-      ];
-      this.notice.replaceChildren(...texts.filter(Boolean).map((it) => element("p.notice", { role: "status" }, it)));
+      jvmprof.showNotices(this.notice, {
+        zoom: text,
+        comparison: this.comparison?.notice(),
+        frames: jvmprof.framesNotice(this.state.frames, this.tree, share),
+        pruned: jvmprof.prunedNotice(this.shown, pruned),
+      });
     }
 
     // Search

@@ -110,7 +110,8 @@ fn axe_finds_nothing_wrong_with_the_page_of_two_recordings() {
             check(&mut browser, &axe, &format!("{view} {window}"), &mut wrong);
         }
         browser.evaluate("document.querySelector('button.opener').click()");
-        check(&mut browser, &axe, &format!("an open row {window}"), &mut wrong);
+        browser.evaluate("document.querySelector('.notices summary').click()");
+        check(&mut browser, &axe, &format!("an open row and notice {window}"), &mut wrong);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(browser.complaints, [""; 0]);
@@ -134,12 +135,16 @@ fn axe_finds_nothing_wrong_with_the_collectors_page() {
             "",
             "?timeline=activities",
             "?timeline=seconds&match=comm=java&range=5m",
+            // Not all samples have times here, which a notice says.
+            "?timeline=seconds&range=5m&frames=app",
             "?view=both&match=comm=java",
             "?base=before&view=both&match=comm=java&range=2m",
         ] {
             visit(&mut browser, &format!("{}/{view}", server.url));
             check(&mut browser, &axe, &format!("{view} {window}"), &mut wrong);
         }
+        browser.evaluate("document.querySelectorAll('.notice > summary').forEach((it) => it.click())");
+        check(&mut browser, &axe, &format!("opened notices {window}"), &mut wrong);
         visit(&mut browser, &format!("{}/?match=comm=java&sandwich={METHOD}", server.url));
         browser.wait_for("document.querySelector('.sandwich').checkVisibility()");
         check(&mut browser, &axe, &format!("callers and callees {window}"), &mut wrong);

@@ -76,7 +76,7 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &format!("{url}#view=both"));
     assert_eq!(browser.evaluate(MOST_GROWN), grown);
-    let notice = browser.evaluate("document.querySelector('.notices').innerText");
+    let notice = browser.evaluate("document.querySelector('.notices').textContent");
     assert!(notice.as_str().unwrap().contains("two-proportion z-test"), "{notice}");
     let cell = browser.evaluate("document.querySelector('.top tbody td.samples').className");
     assert_eq!(cell, "samples change more-than");
@@ -124,6 +124,42 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
     let tip = browser.evaluate("(jvmprof.view.flame.showTip(jvmprof.view.flame.root.children[0], 30, 30), document.querySelector('.tip').innerText)");
     for part in ["Change", "→", "standard errors"] {
         assert!(tip.as_str().unwrap().contains(part) || part == "standard errors", "{part} in {tip}");
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn what_is_said_of_a_comparison_is_a_line_that_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let (after, _) = with_regression(SystemTime::now());
+    let url = write(&usual(SystemTime::now(), 1), &after, &folder.path().join("d.html"));
+    let mut browser = Browser::start(1440, 500);
+    let summary = "document.querySelector('.notices summary')";
+    let rest = "document.querySelector('.notices details > p')";
+    let is_open = &format!("{rest}.checkVisibility()");
+    for width in WIDTHS {
+        browser.resize(width, 500);
+        browser.open("about:blank");
+        visit(&mut browser, &url);
+        let heights = "[...document.querySelectorAll('.notices .notice')].map((it) => it.offsetHeight)";
+        let heights: Vec<u32> = serde_json::from_value(browser.evaluate(heights)).unwrap();
+        assert!(!heights.is_empty() && heights.iter().all(|height| *height < 40), "{heights:?} at {width}");
+        assert_eq!(browser.evaluate(is_open), false);
+        // By keys; what is opened stays so when it says something else, and keeps the focus.
+        browser.evaluate(&format!("{summary}.focus()"));
+        browser.press("Enter");
+        browser.wait_for(&format!("{is_open} && {rest}.innerText.includes('two-proportion z-test')"));
+        browser.press("n");
+        browser.wait_for(&format!("{is_open} && {rest}.innerText.includes('z-test of two rates')"));
+        assert_eq!(browser.evaluate(&format!("document.activeElement === {summary}")), true);
+        assert_all_is_reachable(&mut browser, width, "an opened line");
+        picture(&mut browser, &format!("compare-files-said-{width}"));
+        browser.press("Enter");
+        browser.wait_for(&format!("!{is_open}"));
+        browser.evaluate(&format!("({summary}.scrollIntoView({{ block: 'center' }}), 0)"));
+        browser.point(summary, true);
+        browser.wait_for(is_open);
     }
     assert_eq!(browser.complaints, [""; 0]);
 }

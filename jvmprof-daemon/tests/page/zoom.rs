@@ -29,7 +29,7 @@ fn zooming_fetches_what_was_pruned_and_the_address_keeps_the_zoom() {
     let server = Server::start(store, ReadLimits { nodes: 1_000, ..ReadLimits::default() });
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &server.url);
-    browser.wait_for("document.querySelector('.notices').innerText.includes('Zoom to a frame')");
+    browser.wait_for("document.querySelector('.notices').innerText.includes('zoom to a frame')");
     picture(&mut browser, "zoom-before");
     browser.evaluate(&format!(
         "jvmprof.view.flame.showZoomed({INNER}, true), jvmprof.view.zoomedNode = {INNER}.data, 0"
