@@ -158,6 +158,7 @@
       this.pauses = new jvmprof.PauseLane({
         clock: (ms) => this.clock(ms),
         time: (ms) => `the ${format.duration(ms * 1e6)} that its profiles cover`,
+        allTime: (ms) => `the ${format.duration(ms * 1e6)} that its profiles cover in all`,
         kept: "longest",
         left: () => this.timeline.left,
       });
@@ -177,8 +178,9 @@
           Object.assign(this.viewState, changes);
           this.writeAddress(asNewEntry);
           if ("edits" in changes) this.followEdits();
+          if ("part" in changes) this.showPauses();
         },
-        fetchSubtrees: (hashes, groups) => this.fetchSubtrees(hashes, groups),
+        fetchSubtrees: (...of) => this.fetchSubtrees(...of),
       });
       this.holder.hidden = true;
       addEventListener("popstate", () => this.goBack());
@@ -252,6 +254,7 @@
       this.compare.show(state);
       this.view.applyState(view);
       this.followEdits();
+      this.showPauses();
       if (!isAsked) this.load();
       else if (this.isShown) this.schedule();
     }
@@ -280,12 +283,13 @@
       this.selection = selectionQuery(this.state);
       const query = new URLSearchParams(this.selection);
       this.bounds = ["from", "to"].map((name) => Number(query.get(name)));
+      this.compare.showTimes(this.bounds);
       this.noTimes = this.state.heat === jvmprof.SECONDS ? jvmprof.whyNoTimes(this.state, this.bounds) : null;
       const byTimes = this.state.heat === jvmprof.SECONDS && !this.noTimes;
       if (byTimes) query.set("times", "1");
       this.query = byTimes ? query : comparedQuery(this.state);
       this.isShown = false;
-      this.threads = null;
+      this.threads = this.pausesAnswer = null;
       const threads = this.chosenThreadKinds() ? this.askThreads() : null;
       this.refreshDownload();
       document.body.classList.add("loading");
@@ -318,7 +322,8 @@
       this.followThreads();
       const answer = await pauses;
       if (this.running !== running) return;
-      this.showPauses(answer);
+      this.pausesAnswer = answer;
+      this.showPauses();
       document.body.classList.remove("loading");
       this.app.removeAttribute("aria-busy");
       this.schedule();
@@ -330,12 +335,17 @@
       return `${format.time(time)}.${String(new Date(time).getMilliseconds()).padStart(3, "0")}`;
     }
 
-    showPauses({ jvms, more_jvms: more, unreadable, error }) {
+    /// The lane of pauses, as far as the answer is there, with the part that the view shows.
+    showPauses() {
+      if (!this.pausesAnswer) return;
+      const { jvms, more_jvms: more, unreadable, error } = this.pausesAnswer;
       const parts = [];
       if (error) parts.push(`Pauses of JVMs aren't shown: ${error.message}`);
       if (unreadable) parts.push(`${format.count(unreadable)} profiles of pauses couldn't be read`);
       const lanes = this.timeline.samples ? jvms : [];
-      this.pauses.show(lanes, { span: this.timeline.to - this.timeline.from, more, notice: parts.join("; ") });
+      const part = this.holder.hidden || !this.view.times ? null : this.view.state.part;
+      const span = this.timeline.to - this.timeline.from;
+      this.pauses.show(lanes, { span, part, more, notice: parts.join("; ") });
     }
 
     edits() {
@@ -386,10 +396,11 @@
       this.timelineNote.hidden = !says;
     }
 
-    /// The tree of the stacks through these nodes, of the very time that is shown. They are in
-    /// these groups, if there are any.
-    async fetchSubtrees(hashes, groups) {
+    /// The tree of the stacks through these nodes, of the very time that is shown, or of a part of
+    /// it. They are in these groups, if there are any.
+    async fetchSubtrees(hashes, groups, part) {
       const query = new URLSearchParams(this.query);
+      if (part) query.set("part", part.join("-"));
       for (const hash of hashes) query.append("under", hash);
       for (const group of groups) query.append("under_group", group);
       return (await ask("/api/flamegraph", query, this.running.signal)).tree;
@@ -404,27 +415,29 @@
       return { name: "CPUs", of: (samples, ms) => (samples * periodNs) / (ms * 1e6) };
     }
 
-    /// Parts of the address that mean nothing are said, and what is shown in their place.
-    showWrong() {
-      if (!this.state.wrong.length) return;
+    /// Says which parts of the address mean nothing, and what is shown in their place.
+    wrongNotice() {
+      if (!this.state.wrong.length) return null;
       const parts = this.state.wrong.map((part) => `“${part}”`).join(", ");
-      const text = `The address has ${parts}, which means nothing here; shown is what the controls above say. A range is a number and s, m, h, d or w, such as 7d.`;
-      this.message.append(element("p.notice", {}, text));
+      return [
+        `The address has ${parts}, which means nothing here.`,
+        "Shown is what the controls above say. A range is a number and s, m, h, d or w, such as 7d.",
+      ];
     }
 
     show(timeline, labels, flame) {
-      this.message.replaceChildren();
-      this.showWrong();
+      const count = format.count(flame.unreadable);
+      const lost = `${count} stored profiles couldn't be read and are missing here`;
+      const untimed = flame.times ? jvmprof.untimedNotice(flame.times, flame.tree.total) : null;
+      jvmprof.showNotices(this.message, {
+        wrong: this.wrongNotice(),
+        unreadable: flame.unreadable ? `${lost}; the collector's log says why.` : null,
+        times: this.noTimes ?? untimed,
+      });
       const hasJvm = Boolean(flame.tree.nodes.activity?.length);
       this.timeline.show(timeline, this.rate(flame.period_ns), hasJvm ? flame.activities?.samples : null, this.chosenActivities());
       this.filters.setLabels(labels);
       this.filters.series.textContent = `${format.count(flame.series)} series · ${format.count(flame.profiles)} profiles`;
-      if (flame.unreadable) {
-        const text = `${format.count(flame.unreadable)} stored profiles couldn't be read and are missing here; the collector's log says why.`;
-        this.message.append(element("p.notice", {}, text));
-      }
-      const ofTimes = this.noTimes ?? (flame.times ? jvmprof.untimedNotice(flame.times, flame.tree.total) : null);
-      if (ofTimes) this.message.append(element("p.notice", {}, ofTimes));
       const isEmpty = flame.tree.total + (flame.tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;

@@ -36,12 +36,16 @@
       this.name = element("span.tool-text", {}, "Compare");
       this.button = element("button.tool.wide", { type: "button", title: "Compare with another time or other labels" }, icon("compare"), this.name);
       this.node = jvmprof.popover(this.button, (panel, close) => this.fill(panel, close));
-      this.time = element("b", {});
+      this.before = element("b", {});
+      this.after = element("b", {});
+      this.shift = element("span");
       this.chips = element("div.base-filters");
       this.filters = new jvmprof.LabelFilters(this.chips, this.filterState(state), ({ matches }) => matches && onChange({ baseMatches: matches }), { name: "labels", hasGroups: false });
       const stop = element("button.button", { type: "button", onclick: () => onChange({ base: null, baseMatches: null }) }, "Stop comparing");
       this.bar = bar;
-      bar.append(element("span.filters-name", {}, "Compared with ", this.time), this.chips, stop);
+      const before = element("span.filters-name.side-time", {}, "before ", this.before, this.shift);
+      const after = element("span.filters-name.side-time", {}, "after ", this.after);
+      bar.append(element("div.side", {}, before, this.chips), after, stop);
       this.show(state);
     }
 
@@ -54,10 +58,16 @@
       this.bar.hidden = !state.base;
       this.button.setAttribute("aria-pressed", String(Boolean(state.base)));
       this.filters.show(this.filterState(state));
-      if (!state.base) return;
-      const [from, to] = jvmprof.baseBounds(state.base, jvmprof.bounds(state));
-      const title = state.base.shift ? SHIFTS[state.base.shift][0].toLowerCase() : "";
-      this.time.textContent = [title, `${format.time(from)} – ${format.time(to)}`].filter(Boolean).join(": ");
+      this.showTimes(jvmprof.bounds(state));
+    }
+
+    /// Says from when to when both sides are; a time that moves is another one with each answer.
+    showTimes([from, to]) {
+      const { base } = this.state;
+      if (!base) return;
+      this.before.textContent = format.times(...jvmprof.baseBounds(base, [from, to]));
+      this.shift.textContent = base.shift ? ` (${SHIFTS[base.shift][0].toLowerCase()})` : "";
+      this.after.textContent = format.times(from, to);
     }
 
     fill(panel, close) {

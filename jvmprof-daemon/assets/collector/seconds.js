@@ -20,10 +20,13 @@
     return null;
   };
 
-  /// Says of how many samples the times aren't known; null if those of all are.
+  /// Says of how many samples the times aren't known, `[line, more]`; null if those of all are.
   jvmprof.untimedNotice = function ({ untimed = 0 }, total) {
     if (!untimed) return null;
     const share = untimed === total ? "these" : `${format.share(untimed, total)} of these`;
-    return `When ${share} samples were taken isn't known: they are in the graph of the whole time, and in no part of it. A daemon tells it with --sample-times.`;
+    return [
+      `When ${share} samples were taken isn't known: they are in no part of the time.`,
+      "They are in the graph of the whole time. A daemon tells it with --sample-times.",
+    ];
   };
 })(globalThis.jvmprof);

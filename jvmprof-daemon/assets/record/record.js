@@ -23,13 +23,23 @@
     return !hasGroups ? "nothing" : data.groups === "threads" ? "thread" : "process";
   }
 
-  function describe({ unit, period_ns: period, sides }) {
-    if (sides) return "compared";
+  function describe({ unit, period_ns: period }) {
     if (unit === "bytes" || unit === "objects") return `allocation, a stack each ${format.bytes(period)}`;
     if (unit === "waiting_time") return `waits, a stack each ${format.duration(period)}`;
     if (unit === "lock_time" || unit === "contentions") return "contended locks";
     if (unit === "wall_time") return "all time of threads, on the CPU and off it";
     return `${format.duration(period)} of CPU time a sample`;
+  }
+
+  /// What the head says of what was recorded, or of each side of a comparison.
+  function facts(type) {
+    const { host, start_ms: start, base_start_ms: baseStart, duration_ns: duration } = data;
+    if (!type.sides) return [host, format.time(start), format.duration(duration), describe(type)];
+    // Other tools' profiles may not say when they were taken.
+    const side = (name, from, { duration_ns: length }) =>
+      `${name} ${from > 0 ? format.times(from, from + length / 1e6) : format.duration(length)}`;
+    const [before, after] = type.sides;
+    return [host, side("before", baseStart, before), side("after", start, after)];
   }
 
   class Page {
@@ -38,13 +48,15 @@
       const query = this.query();
       this.type = chosenType(query.get("type"));
       this.viewState = jvmprof.readViewState(query);
-      const when = format.time(data.start_ms);
+      const when = this.type.sides ? "" : format.time(data.start_ms);
       document.title = [data.title, data.host, when, "jvmprof"].filter(Boolean).join(" · ");
       const subtitle = element("span.subtitle", {});
       this.describe = () => {
-        const facts = [data.host, when, format.duration(data.duration_ns), describe(this.type)];
-        subtitle.textContent = facts.filter(Boolean).join(" · ");
-        subtitle.title = subtitle.textContent;
+        const said = facts(this.type).filter(Boolean);
+        subtitle.title = said.join(" · ");
+        subtitle.classList.toggle("sides", Boolean(this.type.sides));
+        const sides = () => said.map((text) => element("span", {}, text));
+        subtitle.replaceChildren(...(this.type.sides ? sides() : [subtitle.title]));
       };
       this.types = element("select.tool.wide", { "aria-label": "What is counted", onchange: () => this.choose(this.types.value) });
       for (const { name } of data.types) this.types.append(element("option", { value: name }, jvmprof.typeName(name)));

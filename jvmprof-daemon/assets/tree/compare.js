@@ -123,18 +123,20 @@
       return `${Math.abs(z).toFixed(1)} standard errors${this.isNoise(counts) ? ": may be chance" : ""}`;
     }
 
-    /// What the page says of the test.
+    /// What the page says of the test, `[line, more]`.
     notice() {
       const test = this.by === "share" ? "two-proportion z-test of the samples' counts" : "z-test of two rates of samples";
       const [before, after] = this.sides;
       const weighted = [before, after].some(({ perEvent }) => Math.abs(perEvent - 1) > 1e-6);
       const others = this.by === "share" ? " A share also falls where others grow: compare by time to see what each took." : "";
       const weights = weighted ? " Numbers are estimates: each is taken as so many samples of equal weight." : "";
-      return (
-        `Red is more than before, blue is less. Grey may be chance: below ${SIGNIFICANT_Z} standard errors (${test}; ` +
-        `${format.count(before.events)} and ${format.count(after.events)} samples), or fewer than ${LEAST_EVENTS} samples.${others}${weights} ` +
-        "One in 370 frames that didn't change is coloured all the same, and the load itself varies."
-      );
+      const samples = `${format.count(before.events)} and ${format.count(after.events)} samples`;
+      return [
+        "Red is more than before, blue is less; grey may be chance.",
+        `Grey is below ${SIGNIFICANT_Z} standard errors (${test}; ${samples}), ` +
+          `or fewer than ${LEAST_EVENTS} samples.${others}${weights} ` +
+          "One in 370 frames that didn't change is coloured all the same, and the load itself varies.",
+      ];
     }
   }
 

@@ -46,7 +46,7 @@
     return fn;
   };
 
-  /// What the page says of a choice of frames.
+  /// What the page says of a choice of frames, `[line, more]`.
   jvmprof.framesNotice = function (frames, root, share) {
     if (frames === "all") return null;
     let rest = 0;
@@ -56,8 +56,11 @@
       if (node.fn === jvmprof.NO_JAVA_CALLER) rest += node.value;
       else if (jvmprof.isAboveCode(node.fn)) todo.push(...node.children);
     }
-    const none = rest ? ` ${share(rest)} of the samples have none.` : "";
+    const none = rest ? `; ${share(rest)} of the samples have none` : "";
     const jdk = frames === "app" ? " Calls within the JDK are one frame, named by its first package." : "";
-    return `Time of kernel, native and JVM stub frames is counted to the nearest Java caller.${none}${jdk}`;
+    return [
+      `Time of other frames is counted to the nearest Java caller${none}.`,
+      `Others are those of the kernel, of native code and of the JVM's stubs.${jdk}`,
+    ];
   };
 })(globalThis.jvmprof);

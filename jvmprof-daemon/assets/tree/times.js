@@ -56,26 +56,29 @@
     }
 
     /// The data with only the samples of a part, `[from, to]` in milliseconds. `lineCounts` says of
-    /// each function which lines took the time that is attributed to it.
+    /// each function, by its index, which lines took the time that is attributed to it.
     part(data, functions, [from, to]) {
       const { parent, function: functionOf } = data.nodes;
       const total = new Array(parent.length).fill(0);
       const lineCounts = new Map();
       const activity = this.activities.length ? parent.map(() => []) : [];
-      const end = this.from(to);
-      for (let i = this.from(from); i < end; i++) {
+      const behind = this.from(to);
+      for (let i = this.from(from); i < behind; i++) {
         const entry = this.entries[i];
         total[this.nodes[entry]]++;
         if (activity.length) jvmprof.addCounts(activity[this.nodes[entry]], [this.activities[entry], 1]);
-        if (!this.lines[entry]) continue;
-        const fn = nearest(this.nodes[entry], parent, functionOf, functions);
+        const end = this.nodes[entry];
+        // Where frames were pruned, the line may be one of theirs.
+        if (!this.lines[entry] || functions[functionOf[end]].kind === "pruned") continue;
+        const fn = nearest(end, parent, functionOf, functions).index;
         if (!lineCounts.has(fn)) lineCounts.set(fn, new Map());
         const lines = lineCounts.get(fn);
         lines.set(this.lines[entry], (lines.get(this.lines[entry]) ?? 0) + 1);
       }
       for (let node = parent.length - 1; node > 0; node--) total[parent[node]] += total[node];
       const none = () => [];
-      const nodes = { ...data.nodes, total, lines: parent.map(none), how: parent.map(none), activity };
+      const nodes = { ...data.nodes, total, lines: parent.map(none), how: parent.map(none) };
+      if (activity.length) nodes.activity = activity;
       return { ...data, nodes, total: total[0], lineCounts };
     }
   }
@@ -89,7 +92,7 @@
   /// The lines of rows in a part, by what is attributed to them.
   jvmprof.withPartLines = function (rows, lineCounts) {
     for (const row of rows) {
-      const lines = [...(lineCounts.get(row.fn) ?? [])].sort((a, b) => b[1] - a[1]).slice(0, 10);
+      const lines = [...(lineCounts.get(row.fn.index) ?? [])].sort((a, b) => b[1] - a[1]).slice(0, 10);
       row.lines = lines.map(([line, samples]) => ({ line, self: null, attributed: samples, total: null, base: null }));
     }
     return rows;

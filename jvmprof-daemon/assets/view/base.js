@@ -54,6 +54,13 @@ globalThis.jvmprof = {};
   };
 
   const whole = new Intl.NumberFormat("en");
+  const two = (number) => String(number).padStart(2, "0");
+  const dateText = (time) => `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())}`;
+
+  function clockText(time, withSeconds = true) {
+    const clock = `${two(time.getHours())}:${two(time.getMinutes())}`;
+    return withSeconds ? `${clock}:${two(time.getSeconds())}` : clock;
+  }
 
   jvmprof.format = {
     count: (value) => whole.format(value),
@@ -95,10 +102,18 @@ globalThis.jvmprof = {};
     /// A time of day with the date where it isn't today's; milliseconds since 1970.
     time(milliseconds, withSeconds = true) {
       const time = new Date(milliseconds);
-      const two = (number) => String(number).padStart(2, "0");
-      const clock = `${two(time.getHours())}:${two(time.getMinutes())}${withSeconds ? `:${two(time.getSeconds())}` : ""}`;
+      const clock = clockText(time, withSeconds);
       if (time.toDateString() === new Date().toDateString()) return clock;
-      return `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())} ${clock}`;
+      return `${dateText(time)} ${clock}`;
+    },
+
+    /// From when to when. The date stands once where both have the same, and not if it is today's.
+    times(from, to) {
+      const [start, end] = [new Date(from), new Date(to)];
+      const isOneDay = start.toDateString() === end.toDateString();
+      if (isOneDay && clockText(start) === clockText(end)) return this.time(from);
+      if (isOneDay) return `${this.time(from)} – ${clockText(end)}`;
+      return [start, end].map((time) => `${dateText(time)} ${clockText(time)}`).join(" – ");
     },
   };
 

@@ -122,22 +122,10 @@
         context.fillStyle = jvmprof.heatColour(heat);
         context.fillRect(Math.floor(cell / ROWS) * x, LOAD + 4 + (cell % ROWS) * ROW, Math.max(1, x - 0.3), ROW - 0.3);
       }
-      this.drawPart(context, x, style.getPropertyValue("--text"));
-      this.drawAxes(y, width);
-    }
-
-    /// The chosen part, or the one that is being chosen.
-    drawPart(context, x, colour) {
+      // The one that is being chosen, or that was.
       const part = this.drawnPart();
-      if (!part) return;
-      const [from, to] = part.map((time) => (time / this.step) * x);
-      context.fillStyle = colour;
-      context.globalAlpha = 0.16;
-      context.fillRect(from, 0, Math.max(2, to - from), HEIGHT);
-      context.globalAlpha = 0.8;
-      context.fillRect(from, 0, 1, HEIGHT);
-      context.fillRect(Math.max(from + 1, to - 1), 0, 1, HEIGHT);
-      context.globalAlpha = 1;
+      if (part) jvmprof.drawPart(context, part.map((time) => (time / this.step) * x), HEIGHT);
+      this.drawAxes(y, width);
     }
 
     drawnPart() {

@@ -17,14 +17,16 @@
 
   /// Of one JVM's pauses what lies within `[from, to]` milliseconds: `{pauses, stopped,
   /// toSafepoint, time, longest}`. A pause is as long there as it lies within; `time` is that in
-  /// which the JVM was followed. Null where not all pauses of that time are kept, as where only the
-  /// sums are known.
-  jvmprof.pausesWithin = function (lane, [from, to]) {
+  /// which the JVM was followed. Null where only the sums are known, or where the first pauses are
+  /// kept, not all of that time; of the longest ones (`hasLongest`) the sums are the least.
+  jvmprof.pausesWithin = function (lane, [from, to], hasLongest = false) {
     const { marks, followed_from_ms: since, followed_ms: followed } = lane;
     const within = (begin, end) => Math.max(0, Math.min(end, to) - Math.max(begin, from));
-    // Kept are the first ones.
-    if (marks.length < lane.pauses && to > (marks.at(-1)?.begin_ms ?? since)) return null;
-    const sums = { pauses: 0, stopped: 0, toSafepoint: 0, time: within(since, since + followed), longest: null };
+    const keptUntil = hasLongest && marks.length ? Infinity : (marks.at(-1)?.begin_ms ?? since);
+    if (marks.length < lane.pauses && to > keptUntil) return null;
+    const spans = lane.followed_spans_ms ?? [[since, since + followed]];
+    const time = spans.reduce((sum, [begin, end]) => sum + within(begin, end), 0);
+    const sums = { pauses: 0, stopped: 0, toSafepoint: 0, time, longest: null };
     for (const mark of marks) {
       const { begin_ms: begin, to_safepoint_ms: toSafepoint, stopped_ms: stopped } = mark;
       const reached = begin + toSafepoint;
@@ -38,9 +40,15 @@
   };
 
   /// What a page says of its lane: how it writes a time (`clock`), what the time is that a JVM was
-  /// followed (`time(ms)`), which pauses it keeps of too many (`kept`), and the pixels before the
-  /// timeline's start (`left()`).
-  const OF_RECORDING = { clock: sinceStart, time: () => "the time", kept: "first", left: () => 0 };
+  /// followed (`time(ms)`), in all where a part is chosen (`allTime(ms)`), which pauses it keeps of
+  /// too many (`kept`: first or longest), and the pixels before the timeline's start (`left()`).
+  const OF_RECORDING = {
+    clock: sinceStart,
+    time: () => "the time",
+    allTime: () => "the whole time",
+    kept: "first",
+    left: () => 0,
+  };
 
   class PauseLane {
     constructor(words = {}) {
@@ -93,10 +101,13 @@
 
     /// `Shop (7) was stopped for 20 ms, 3 % of the time, 12 pauses, and took ...`
     sentence(lane) {
-      const inPart = this.part && jvmprof.pausesWithin(lane, this.part);
+      const hasLongest = this.words.kept === "longest";
+      const inPart = this.part && jvmprof.pausesWithin(lane, this.part, hasLongest);
       if (inPart && inPart.time <= 0) return `${lane.jvm} wasn't followed in this part`;
       // Sums are of all pauses, marks only of those that are kept.
-      const isWhole = inPart || lane.marks.length === lane.pauses;
+      const hasAll = lane.marks.length === lane.pauses;
+      const isWhole = inPart || hasAll;
+      const isLeast = inPart && hasLongest && !hasAll;
       const longest = lane.marks.reduce((most, mark) => (most && most.stopped_ms >= mark.stopped_ms ? most : mark), null);
       const sums = inPart ?? {
         pauses: lane.pauses,
@@ -106,12 +117,16 @@
         longest,
       };
       const share = (ms) => format.share(ms, sums.time);
-      const times = `${format.count(sums.pauses)} pause${sums.pauses === 1 ? "" : "s"}`;
-      const time = this.part && !inPart ? "the whole time" : this.words.time(sums.time);
+      const known = sums.pauses === 1 ? " whose time is known" : " whose times are known";
+      const counted = `${format.count(sums.pauses)} pause${sums.pauses === 1 ? "" : "s"}`;
+      const times = `${counted}${isLeast ? known : ""}`;
+      const least = isLeast ? "at least " : "";
+      const time = this.words[this.part && !inPart ? "allTime" : "time"](sums.time);
       const ofKept = isWhole || !lane.marks.length ? "" : `; the lane has the ${this.words.kept} ${format.count(lane.marks.length)}`;
       const what = sums.longest ? `${isWhole ? "; " : ", of them "}the longest ${this.describe(sums.longest)}` : "";
       const stopped = `${milliseconds(sums.stopped)}, ${share(sums.stopped)} of ${time}`;
-      return `${lane.jvm} was stopped for ${stopped}, ${times}, and took ${milliseconds(sums.toSafepoint)} (${share(sums.toSafepoint)}) to reach safepoints${ofKept}${what}`;
+      const reaching = `${milliseconds(sums.toSafepoint)} (${share(sums.toSafepoint)})`;
+      return `${lane.jvm} was stopped for ${least}${stopped}, ${times}, and took ${least}${reaching} to reach safepoints${ofKept}${what}`;
     }
 
     draw() {
@@ -132,6 +147,7 @@
         context.fillStyle = style.getPropertyValue("--error");
         context.fillRect(x(reached), 0, Math.max(1, x(endOf(mark)) - x(reached)), HEIGHT);
       }
+      if (this.part) jvmprof.drawPart(context, this.part.map(x), HEIGHT);
       const chosen = this.marks[this.chosen];
       if (!chosen) return;
       context.fillStyle = style.getPropertyValue("--accent");

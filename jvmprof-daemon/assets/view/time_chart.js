@@ -1,5 +1,5 @@
 // What the collector's timeline and the heatmap of a recording have in common: labels of their
-// axes, and the choice of cells by keys.
+// axes, the mark of a chosen part, and the choice of cells by keys.
 "use strict";
 
 (function (jvmprof) {
@@ -17,6 +17,17 @@
     const ticks = y.ticks(2).filter((value) => value > 0);
     const top = Math.max(...ticks);
     return ticks.map((value) => jvmprof.axisLabel(`${format.short(value)}${value === top ? ` ${unit}` : ""}`, { top: `${y(value)}px` }));
+  };
+
+  /// Marks a chosen part of a chart, from one pixel to another, over all of its height.
+  jvmprof.drawPart = function (context, [from, to], height) {
+    context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--text");
+    context.globalAlpha = 0.16;
+    context.fillRect(from, 0, Math.max(2, to - from), height);
+    context.globalAlpha = 0.8;
+    context.fillRect(from, 0, 1, height);
+    context.fillRect(Math.max(from + 1, to - 1), 0, 1, height);
+    context.globalAlpha = 1;
   };
 
   /// A cursor on one of a row of cells; with Shift it stretches from where it was.

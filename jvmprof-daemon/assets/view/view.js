@@ -20,8 +20,8 @@
 
   class ProfileView {
     /// `state` is how it is looked at first (see state.js); `onState(changes)` gets what the user
-    /// changed. `fetchSubtrees(hashes)` promises the tree of the stacks through these nodes, where
-    /// that can be had.
+    /// changed. `fetchSubtrees(hashes, groups, part)` promises the tree of the stacks through these
+    /// nodes, of a part of the time or of all (null), where that can be had.
     constructor(container, { state = {}, onState = () => {}, fetchSubtrees = null } = {}) {
       this.onState = onState;
       this.fetchSubtrees = fetchSubtrees;
@@ -43,7 +43,7 @@
 
     build(container) {
       this.figures = element("div.figures");
-      this.notice = element("div.notices");
+      this.notice = element("div.notices", { role: "status" });
       this.searchBox = element("input", {
         type: "search",
         placeholder: "Search functions",
@@ -145,8 +145,7 @@
       Object.assign(this, { sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads });
       this.applySwitches();
       this.whole = data;
-      this.asked = new Set();
-      this.showData(data);
+      this.showUnfetched();
     }
 
     showData(data) {
@@ -156,15 +155,24 @@
       this.drawTree();
     }
 
+    /// Shows the whole or the chosen part of it as it was before anything was fetched, which may
+    /// be again then: what is below a frame is that of a part.
+    showUnfetched() {
+      this.asked = new Set();
+      this.part = this.times ? this.state.part : null;
+      const { whole, part } = this;
+      this.showData(part ? this.times.part(whole, jvmprof.functions(whole), part) : whole);
+    }
+
     drawTree() {
+      if (this.times && String(this.state.part) !== String(this.part)) return this.showUnfetched();
+      const { part } = this;
       const { fold, frames, colour, by } = this.state;
       const edits = this.state.edits.map(jvmprof.parseEdit).filter(Boolean);
       const comparison = this.sides && new jvmprof.Comparison(this.sides, by, this.unit);
-      for (const part of [this, this.flame, this.table]) part.comparison = comparison;
+      for (const it of [this, this.flame, this.table]) it.comparison = comparison;
       this.colours.by = colour;
-      const part = this.times ? this.state.part : null;
-      const inPart = part ? this.times.part(this.data, this.functions, part) : this.data;
-      const edited = jvmprof.editedData(inPart, this.functions, edits);
+      const edited = jvmprof.editedData(this.data, this.functions, edits);
       const [chosen, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
       this.showActivities(edited, { chosen, threadKinds });
       this.shown = jvmprof.ofActivities(edited, chosen, threadKinds);
@@ -174,7 +182,7 @@
       this.edits.show(edits, part && jvmprof.partText(part, this.clock), frames, Boolean(this.data.nodes.activity?.length));
       this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, clock: this.clock, part, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
-      jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.data.total });
+      jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.whole.total });
       this.flame.draw(root, root.value);
       this.isEdited = !jvmprof.isWhole(edits);
       this.drawTable(this.isEdited || part !== null);
@@ -251,17 +259,11 @@
       const hashes = node ? this.sources(node).map((index) => this.hashes.hex(index)) : [];
       this.change({ zoom: hashes[0] ?? "" });
       if (node) this.fetchPruned(hashes, node);
-      else if (this.hasFetchedMuch()) this.dropFetched();
+      else if (this.hasFetchedMuch()) this.showUnfetched();
     }
 
     hasFetchedMuch() {
-      return this.data !== this.whole && this.data.nodes.parent.length > MOST_NODES;
-    }
-
-    /// Shows the tree as it was before anything was fetched, which may be again then.
-    dropFetched() {
-      this.asked = new Set();
-      this.showData(this.whole);
+      return this.asked.size > 0 && this.data.nodes.parent.length > MOST_NODES;
     }
 
     /// Shows the zoom that the state has, as far as it is known.
@@ -275,9 +277,8 @@
       if (this.state.zoom && index < 0 && !this.canFetch()) this.showNotices(NOT_THERE);
     }
 
-    /// Subtrees come without the times of their samples.
     canFetch() {
-      return Boolean(this.fetchSubtrees) && !this.times;
+      return Boolean(this.fetchSubtrees);
     }
 
     /// Fetches what is below these nodes, if something of it was pruned or they aren't known.
@@ -285,15 +286,16 @@
       const targets = hashes.filter((hash) => !this.asked.has(hash)).slice(0, MOST_TARGETS);
       if (!this.canFetch() || !targets.length || (node && !jvmprof.hasPruned(node))) return;
       targets.forEach((hash) => this.asked.add(hash));
-      const { whole } = this;
+      const { whole, part } = this;
+      const isShown = () => this.whole === whole && this.part === part;
       document.body.classList.add("fetching");
       try {
-        const tree = await this.fetchSubtrees(targets, jvmprof.groupsOf(this.data, this.hashes, targets));
-        if (this.whole !== whole || !tree) return;
+        const tree = await this.fetchSubtrees(targets, jvmprof.groupsOf(this.data, this.hashes, targets), part);
+        if (!isShown() || !tree) return;
         if (tree.total > 0) this.showData(jvmprof.withSubtrees(this.data, tree, targets));
         else this.showNotices(NOT_THERE);
       } catch (error) {
-        if (this.whole === whole) this.showNotices(`What is below the frame couldn't be fetched: ${error.message}`);
+        if (isShown()) this.showNotices(`What is below the frame couldn't be fetched: ${error.message}`);
       } finally {
         document.body.classList.remove("fetching");
       }
@@ -353,13 +355,12 @@
       const shares = (samples) => `${this.flame.measure.number(samples)} (${share(samples)})`;
       const isAll = this.state.frames === "all" && !this.isEdited && !this.state.part;
       const pruned = { shares, mostLacking: this.mostLacking, isAll, canFetch: this.canFetch() };
-      const texts = [
-        text,
-        this.comparison?.notice(),
-        jvmprof.framesNotice(this.state.frames, this.tree, share),
-        jvmprof.prunedNotice(this.shown, pruned),
-      ];
-      this.notice.replaceChildren(...texts.filter(Boolean).map((it) => element("p.notice", { role: "status" }, it)));
+      jvmprof.showNotices(this.notice, {
+        zoom: text,
+        comparison: this.comparison?.notice(),
+        frames: jvmprof.framesNotice(this.state.frames, this.tree, share),
+        pruned: jvmprof.prunedNotice(this.shown, pruned),
+      });
     }
 
     // Search
@@ -442,7 +443,7 @@
       this.flame.rootOnTop = this.state.rootOnTop;
       this.applySwitches();
       if (!this.data) return;
-      if (!this.state.zoom && this.hasFetchedMuch()) this.dropFetched();
+      if (!this.state.zoom && this.hasFetchedMuch()) this.showUnfetched();
       else this.drawTree();
     }
 

@@ -90,15 +90,15 @@ fn side(profile: &Profile, name: &str, total: u64) -> ComparedSide {
     }
 }
 
-/// Writes the page of compared numbers. `start_ms`: when the profile after was taken, in
-/// milliseconds since 1970.
+/// Writes the page of compared numbers. `starts_ms`: when the profiles before and after were taken,
+/// in milliseconds since 1970; 0 if that isn't known.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn write_diff_page(
     compared: Vec<ComparedType>,
     title: &RecordingTitle,
-    start_ms: u64,
+    starts_ms: [u64; 2],
     out: &mut impl Write,
 ) -> Result<(), HtmlError> {
     let (mut types, mut trees) = (Vec::new(), Vec::new());
@@ -121,7 +121,8 @@ pub fn write_diff_page(
     let recorded = Recorded {
         title,
         groups: StackGroups::Processes,
-        start_ms,
+        start_ms: starts_ms[1],
+        base_start_ms: Some(starts_ms[0]),
         duration_ns,
         types,
         trees,
@@ -161,9 +162,10 @@ mod tests {
         assert_eq!(compared[0].sides.map(|side| side.events), [7, 30]);
         let mut out = Vec::new();
         let title = RecordingTitle { title: "a and b".to_owned(), host: String::new() };
-        write_diff_page(compared, &title, 0, &mut out).unwrap();
+        write_diff_page(compared, &title, [5, 9], &mut out).unwrap();
         let page = String::from_utf8(out).unwrap();
         let data = data(&page);
+        assert_eq!((&data["base_start_ms"], &data["start_ms"]), (&json!(5), &json!(9)));
         assert_eq!(
             (&data["types"][1]["name"], &data["types"][1]["unit"]),
             (&json!("cpu"), &json!("nanoseconds"))

@@ -53,6 +53,9 @@ pub(super) struct Recorded<'a> {
     /// What the nodes above stacks are, where there are any.
     pub(super) groups: StackGroups,
     pub(super) start_ms: u64,
+    /// When what it is compared with was taken, if it is; 0 if that isn't known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) base_start_ms: Option<u64>,
     pub(super) duration_ns: u64,
     pub(super) types: Vec<RecordedType>,
     pub(super) trees: Vec<CallTree>,
@@ -72,6 +75,9 @@ pub struct PauseLane {
     /// When the JVM began to be followed, and for how long it was.
     pub followed_from_ms: f64,
     pub followed_ms: f64,
+    /// From when to when it was, where that is asked for and there are gaps between.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub followed_spans_ms: Vec<[f64; 2]>,
     /// Sums of all its pauses.
     pub pauses: u64,
     pub stopped_ms: f64,
@@ -172,6 +178,7 @@ pub fn write_html(
         title,
         groups,
         start_ms: first.map_or(0, |batch| since_epoch_ms(batch.start)),
+        base_start_ms: None,
         duration_ns: first.map_or(0, |batch| u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX)),
         types,
         trees,

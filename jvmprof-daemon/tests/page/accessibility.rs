@@ -51,7 +51,8 @@ fn write_diff(path: &Path) -> String {
     });
     let title = RecordingTitle { title: "a.pb.gz → b.pb.gz".to_owned(), host: String::new() };
     let mut file = File::create(path).unwrap();
-    write_diff_page(compare(&before, &after).unwrap(), &title, 1_700_000_000_000, &mut file).unwrap();
+    let starts_ms = [1_690_000_000_000, 1_700_000_000_000];
+    write_diff_page(compare(&before, &after).unwrap(), &title, starts_ms, &mut file).unwrap();
     format!("file://{}", path.display())
 }
 
@@ -109,7 +110,8 @@ fn axe_finds_nothing_wrong_with_the_page_of_two_recordings() {
             check(&mut browser, &axe, &format!("{view} {window}"), &mut wrong);
         }
         browser.evaluate("document.querySelector('button.opener').click()");
-        check(&mut browser, &axe, &format!("an open row {window}"), &mut wrong);
+        browser.evaluate("document.querySelector('.notices summary').click()");
+        check(&mut browser, &axe, &format!("an open row and notice {window}"), &mut wrong);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(browser.complaints, [""; 0]);
@@ -133,12 +135,16 @@ fn axe_finds_nothing_wrong_with_the_collectors_page() {
             "",
             "?timeline=activities",
             "?timeline=seconds&match=comm=java&range=5m",
+            // Not all samples have times here, which a notice says.
+            "?timeline=seconds&range=5m&frames=app",
             "?view=both&match=comm=java",
             "?base=before&view=both&match=comm=java&range=2m",
         ] {
             visit(&mut browser, &format!("{}/{view}", server.url));
             check(&mut browser, &axe, &format!("{view} {window}"), &mut wrong);
         }
+        browser.evaluate("document.querySelectorAll('.notice > summary').forEach((it) => it.click())");
+        check(&mut browser, &axe, &format!("opened notices {window}"), &mut wrong);
         visit(&mut browser, &format!("{}/?match=comm=java&sandwich={METHOD}", server.url));
         browser.wait_for("document.querySelector('.sandwich').checkVisibility()");
         check(&mut browser, &axe, &format!("callers and callees {window}"), &mut wrong);

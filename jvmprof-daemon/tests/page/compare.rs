@@ -37,7 +37,7 @@ fn write(before: &Batch, after: &Batch, path: &Path) -> String {
     let compared = compare(&for_file(before), &for_file(after)).unwrap();
     let title = RecordingTitle { title: "a.pb.gz → b.pb.gz".to_owned(), host: String::new() };
     let mut out = BufWriter::new(File::create(path).unwrap());
-    write_diff_page(compared, &title, 1_700_000_000_000, &mut out).unwrap();
+    write_diff_page(compared, &title, [1_690_000_000_000, 1_700_000_000_000], &mut out).unwrap();
     format!("file://{}", path.display())
 }
 
@@ -50,6 +50,23 @@ const HUE: &str = "((d) => /^hsl\\((\\d+) (\\d+)%/.exec(jvmprof.view.flame.fill(
 const CUT: &str = "[...document.querySelectorAll('td.change :is(.number, .percent)')].filter((it) => it.checkVisibility() && \
 it.scrollWidth > it.clientWidth).map((it) => it.textContent)";
 
+/// Checks that the head says from when to when each side is, and that nothing of that is cut.
+fn assert_has_both_times(browser: &mut Browser, sides: &str, width: u32) {
+    let texts = format!(
+        "[...document.querySelectorAll('{sides}')].filter((it) => it.checkVisibility()).map((it) => it.innerText)"
+    );
+    let texts: Vec<String> = serde_json::from_value(browser.evaluate(&texts)).unwrap();
+    let is_side = |text: &String, name: &str| {
+        text.starts_with(name) && text.contains(" – ") && text.matches(':').count() >= 4
+    };
+    assert!(texts.len() == 2 && is_side(&texts[0], "before ") && is_side(&texts[1], "after "), "{texts:?}");
+    let cut = format!(
+        "[...document.querySelectorAll('{sides}')].filter((it) => {{ const [own, above] = [it, it.parentElement].map((of) => of.getBoundingClientRect()); \
+         return own.right > above.right + 0.5 || own.bottom > above.bottom + 0.5 || own.right > innerWidth }}).length"
+    );
+    assert_eq!(browser.evaluate(&cut), 0, "{texts:?} at {width}");
+}
+
 #[test]
 #[ignore = "needs Chromium"]
 fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
@@ -59,7 +76,7 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &format!("{url}#view=both"));
     assert_eq!(browser.evaluate(MOST_GROWN), grown);
-    let notice = browser.evaluate("document.querySelector('.notices').innerText");
+    let notice = browser.evaluate("document.querySelector('.notices').textContent");
     assert!(notice.as_str().unwrap().contains("two-proportion z-test"), "{notice}");
     let cell = browser.evaluate("document.querySelector('.top tbody td.samples').className");
     assert_eq!(cell, "samples change more-than");
@@ -99,6 +116,7 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
             browser.open("about:blank");
             visit(&mut browser, &format!("{url}#view={view}"));
             assert_all_is_reachable(&mut browser, width, "two files");
+            assert_has_both_times(&mut browser, "#header .subtitle > span", width);
             assert_eq!(browser.evaluate(CUT), serde_json::json!([]), "numbers at {width}");
             picture(&mut browser, &format!("compare-files-{view}-{width}-{scheme}"));
         }
@@ -106,6 +124,42 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
     let tip = browser.evaluate("(jvmprof.view.flame.showTip(jvmprof.view.flame.root.children[0], 30, 30), document.querySelector('.tip').innerText)");
     for part in ["Change", "→", "standard errors"] {
         assert!(tip.as_str().unwrap().contains(part) || part == "standard errors", "{part} in {tip}");
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn what_is_said_of_a_comparison_is_a_line_that_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let (after, _) = with_regression(SystemTime::now());
+    let url = write(&usual(SystemTime::now(), 1), &after, &folder.path().join("d.html"));
+    let mut browser = Browser::start(1440, 500);
+    let summary = "document.querySelector('.notices summary')";
+    let rest = "document.querySelector('.notices details > p')";
+    let is_open = &format!("{rest}.checkVisibility()");
+    for width in WIDTHS {
+        browser.resize(width, 500);
+        browser.open("about:blank");
+        visit(&mut browser, &url);
+        let heights = "[...document.querySelectorAll('.notices .notice')].map((it) => it.offsetHeight)";
+        let heights: Vec<u32> = serde_json::from_value(browser.evaluate(heights)).unwrap();
+        assert!(!heights.is_empty() && heights.iter().all(|height| *height < 40), "{heights:?} at {width}");
+        assert_eq!(browser.evaluate(is_open), false);
+        // By keys; what is opened stays so when it says something else, and keeps the focus.
+        browser.evaluate(&format!("{summary}.focus()"));
+        browser.press("Enter");
+        browser.wait_for(&format!("{is_open} && {rest}.innerText.includes('two-proportion z-test')"));
+        browser.press("n");
+        browser.wait_for(&format!("{is_open} && {rest}.innerText.includes('z-test of two rates')"));
+        assert_eq!(browser.evaluate(&format!("document.activeElement === {summary}")), true);
+        assert_all_is_reachable(&mut browser, width, "an opened line");
+        picture(&mut browser, &format!("compare-files-said-{width}"));
+        browser.press("Enter");
+        browser.wait_for(&format!("!{is_open}"));
+        browser.evaluate(&format!("({summary}.scrollIntoView({{ block: 'center' }}), 0)"));
+        browser.point(summary, true);
+        browser.wait_for(is_open);
     }
     assert_eq!(browser.complaints, [""; 0]);
 }
@@ -147,6 +201,7 @@ fn the_collector_compares_with_yesterday_and_with_other_labels() {
         visit(&mut browser, url.as_str().unwrap());
         browser.wait_for("Boolean(jvmprof.view.comparison)");
         assert_all_is_reachable(&mut browser, width, "compared");
+        assert_has_both_times(&mut browser, "#base .side-time", width);
         picture(&mut browser, &format!("compare-collector-{width}-{scheme}"));
     }
     // Other labels at the same time.

@@ -37,7 +37,7 @@ fn the_java_view_leaves_out_all_other_code_and_says_so() {
     assert_eq!(browser.evaluate(native), "[no Java caller]");
     picture(&mut browser, "frames-java");
     browser.press("j");
-    browser.wait_for("document.querySelector('.notices').innerText.includes('within the JDK')");
+    browser.wait_for("document.querySelector('.notices').textContent.includes('within the JDK')");
     browser.press("2");
     let table = browser
         .evaluate("[...document.querySelectorAll('.function-name')].map((it) => it.textContent).join(' ')");

@@ -7,7 +7,7 @@ use jvmprof_daemon::export::collector::ReadLimits;
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::record::write;
-use crate::server::{Server, fill, open};
+use crate::server::{Server, fill, millis, open, push};
 use crate::{DRAWN, IDLE, picture, visit};
 
 /// Samples below the zoomed frame that end in `[pruned]`.
@@ -29,7 +29,7 @@ fn zooming_fetches_what_was_pruned_and_the_address_keeps_the_zoom() {
     let server = Server::start(store, ReadLimits { nodes: 1_000, ..ReadLimits::default() });
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &server.url);
-    browser.wait_for("document.querySelector('.notices').innerText.includes('Zoom to a frame')");
+    browser.wait_for("document.querySelector('.notices').innerText.includes('zoom to a frame')");
     picture(&mut browser, "zoom-before");
     browser.evaluate(&format!(
         "jvmprof.view.flame.showZoomed({INNER}, true), jvmprof.view.zoomedNode = {INNER}.data, 0"
@@ -67,6 +67,62 @@ fn zooming_fetches_what_was_pruned_and_the_address_keeps_the_zoom() {
     assert_eq!(browser.evaluate("jvmprof.view.zoomedNode.value"), samples);
     browser.press("Escape");
     browser.wait_for("!location.search.includes('zoom=')");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn zooming_in_a_part_fetches_what_was_pruned_of_this_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let (length, mut numbers) = (Duration::from_secs(10), Numbers::new(3));
+    let begin = SystemTime::now() - Duration::from_secs(60);
+    for start in [begin, begin + length] {
+        push(&store, &window(start, length, 3_000, Shape::Program, &mut numbers));
+    }
+    let server = Server::start(store, ReadLimits { nodes: 1_000, ..ReadLimits::default() });
+    let mut browser = Browser::start(1440, 900);
+    let range = format!("from={}&to={}&timeline=seconds", millis(begin), millis(begin) + 20_000);
+    visit(&mut browser, &format!("{}/?{range}&part=2500-8500", server.url));
+    let total = browser.evaluate("jvmprof.view.tree.value");
+    browser.evaluate(&format!(
+        "jvmprof.view.flame.showZoomed({INNER}, true), jvmprof.view.zoomedNode = {INNER}.data, 0"
+    ));
+    let (before, samples) = (browser.evaluate(PRUNED), browser.evaluate("jvmprof.view.zoomedNode.value"));
+    assert!(before.as_u64().unwrap() > 0, "{before}");
+    browser.evaluate(
+        "(globalThis.first = fetch, globalThis.fetch = (...of) => (globalThis.asked = of[0], first(...of)), 0)",
+    );
+    browser.evaluate(&format!("jvmprof.view.flame.zoomTo({INNER})"));
+    browser.wait_for(IDLE);
+    let after = browser.evaluate(PRUNED);
+    assert!(after.as_u64() < before.as_u64(), "{before} were pruned, now {after}");
+    assert_eq!(browser.evaluate("jvmprof.view.zoomedNode.value"), samples);
+    assert_eq!(browser.evaluate("jvmprof.view.tree.value"), total, "all else stays");
+    let asked = browser.evaluate("asked");
+    let asked = asked.as_str().unwrap();
+    for parameter in ["times=1", "part=2500-8500", "under=", "group=auto", "under_group=java"] {
+        assert!(asked.contains(parameter), "{parameter} in {asked}");
+    }
+    picture(&mut browser, "zoom-part");
+
+    // Of another part it is fetched anew, as the address says it.
+    browser.evaluate("(jvmprof.view.change({ part: [2_500, 6_000] }), 0)");
+    browser.wait_for("asked.includes('part=2500-6000')");
+    browser.wait_for(IDLE);
+    let of_part = ["jvmprof.view.zoomedNode.value", "jvmprof.view.tree.value", PRUNED];
+    let expected = of_part.map(|number| browser.evaluate(number));
+    assert!(expected[0].as_u64() < samples.as_u64(), "{expected:?}");
+    let url = browser.evaluate("location.href");
+    browser.open("about:blank");
+    visit(&mut browser, url.as_str().unwrap());
+    assert_eq!(of_part.map(|number| browser.evaluate(number)), expected);
+    // Without a part it is that of all.
+    browser.evaluate("(jvmprof.view.change({ part: null }), 0)");
+    browser.wait_for(IDLE);
+    assert!(browser.evaluate("jvmprof.view.zoomedNode.value").as_u64() > samples.as_u64());
+    let whole = "jvmprof.view.tree.value === jvmprof.view.whole.total";
+    assert_eq!(browser.evaluate(whole), true);
     assert_eq!(browser.complaints, [""; 0]);
 }
 

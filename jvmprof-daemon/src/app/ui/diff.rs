@@ -37,10 +37,11 @@ pub(in crate::app) fn run(args: &DiffArgs) -> anyhow::Result<()> {
         title: format!("{} → {}", name(&args.before), name(&args.after)),
         host: String::new(),
     };
-    let start_ms = u64::try_from(after.time_nanos / 1_000_000).unwrap_or(0);
+    let start_ms = |profile: &Profile| u64::try_from(profile.time_nanos / 1_000_000).unwrap_or(0);
+    let starts_ms = [&before, &after].map(start_ms);
     let attempt = || format!("cannot write {}", output.display());
     let mut out = BufWriter::new(File::create(output).with_context(attempt)?);
-    write_diff_page(compared, &title, start_ms, &mut out).with_context(attempt)?;
+    write_diff_page(compared, &title, starts_ms, &mut out).with_context(attempt)?;
     out.flush().with_context(attempt)?;
     stderr_line!("wrote {}", output.display());
     Ok(())

@@ -6,7 +6,8 @@
 //! one of these nodes are in the answer. `under_group`: the groups that these nodes are in.
 //! `times=1`: samples count by their own times, of at most a quarter of an hour, and a flame graph
 //! says when they were taken; where that isn't known, by the begin of their profile, or not at all
-//! with `times=known`.
+//! with `times=known`. `part=MS-MS`, since `from`: with `times`, samples of a part of the range
+//! alone; `from` and `to` stay, so that groups are those of the whole.
 //! `base_from`, `base_to`, `base_match`: what a flame graph is compared with. Errors are `{"error":
 //! "..."}`.
 

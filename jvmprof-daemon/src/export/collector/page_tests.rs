@@ -161,11 +161,16 @@ fn groups(answer: &Value) -> Vec<(&str, u64)> {
 
 /// Stores a profile of CPU time from `START` on.
 fn add_profile(page: &PageClient, of: Series) {
+    add_profile_at(page, 0, of);
+}
+
+/// The same from so many milliseconds later on.
+fn add_profile_at(page: &PageClient, later: i64, of: Series) {
     let batch = batch(vec![of]);
     let profile = pprof::for_push(&batch, &batch.series[0]);
     let profile = NewProfile {
         labels: with_name(&batch.series[0].labels, "process_cpu"),
-        start: UnixNanos(START * 1_000_000),
+        start: UnixNanos((START + later) * 1_000_000),
         duration: Duration::from_secs(10),
         samples: pprof::total(&profile),
         pprof: pprof::to_bytes(&profile).unwrap().into(),
@@ -415,6 +420,13 @@ async fn pauses_are_those_of_the_chosen_jvms_and_time_whatever_is_counted() {
     assert_eq!(after["jvms"][0]["marks"], json!([mark(-500.0)]));
     assert_eq!(page.json(&of(0, 60_000, "&match=comm=postgres")).await, none);
     assert_eq!(page.json(&of(20_000, 60_000, "")).await["jvms"], json!([]));
+    // A part of a range with times is looked at by itself: only gaps make more than one span.
+    assert_eq!(page.json(&of(0, 60_000, "&times=1")).await["jvms"][0].get("followed_spans_ms"), None);
+    let stack = vec![frame(FrameKind::Native, "leaf")];
+    add_profile_at(&page, 40_000, series(&[("comm", "java"), ("pid", "1")], vec![(stack, 1)]));
+    let spans = json!([[0.0, 20_000.0], [40_000.0, 50_000.0]]);
+    assert_eq!(page.json(&of(0, 60_000, "&times=1")).await["jvms"][0]["followed_spans_ms"], spans);
+    assert_eq!(page.json(&of(0, 60_000, "")).await["jvms"][0].get("followed_spans_ms"), None);
 }
 
 #[tokio::test]

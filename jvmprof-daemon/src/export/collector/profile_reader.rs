@@ -105,7 +105,7 @@ pub(super) struct FlameGraph {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) activities: Option<ActivityTimeline>,
     /// The same one by one, in milliseconds since the range's start, if samples count by their own
-    /// times.
+    /// times. `None` of a part and of what is below a node, too: who asks for these has it of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) times: Option<SampleTimes>,
 }
@@ -170,7 +170,8 @@ impl ProfileReader {
             Ok::<_, ReadError>(read)
         });
         let base = base.transpose()?;
-        let times = query.by_times.then(|| builder.take_times(self.limits.nodes));
+        let has_times = query.by_times && query.is_whole();
+        let times = has_times.then(|| builder.take_times(self.limits.nodes));
         let tree = builder.finish(self.limits.nodes);
         let [base_total, total] = tree.totals();
         let sides = base.as_ref().map(|base| [base.side(base_total, unit), main.side(total, unit)]);
@@ -288,7 +289,7 @@ fn keep_in_range(
     reference: &ProfileRef,
     query: &Query,
 ) -> Result<TimesInRange, String> {
-    let TimeRange { start, end } = query.selection.range;
+    let TimeRange { start, end } = query.counted_range();
     let has_untimed = query.has_untimed && start <= reference.start && reference.start < end;
     keep_within(profile, &(start.0..end.0), has_untimed).map_err(|error| error.to_string())
 }

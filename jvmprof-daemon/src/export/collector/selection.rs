@@ -58,6 +58,10 @@ pub(super) enum SelectionError {
     TimesOfBase,
     #[error("parameter times: times are known of samples of CPU time, not of {0:?}")]
     TimesOfType(String),
+    #[error("part={0:?} isn't FROM-TO, milliseconds since the begin of the range and within it")]
+    NotAPart(String),
+    #[error("parameter part: only samples that count by their own times have parts (times=1)")]
+    PartWithoutTimes,
     #[error("parameter under: {0}")]
     Path(#[from] InvalidPathHash),
 }
@@ -80,6 +84,8 @@ pub(super) struct Query {
     pub(super) by_times: bool,
     /// Those whose times aren't known count by the begin of their profiles then; else they don't.
     pub(super) has_untimed: bool,
+    /// The part of the range whose samples count; `None`: all of it.
+    part: Option<TimeRange>,
 }
 
 /// What stacks are grouped by.
@@ -135,12 +141,13 @@ impl Query {
     /// values of one label are alternatives, those of `under` too, and other parameters mean
     /// nothing. `under_group` names the groups that nodes of `under` are in. `base_from`, `base_to`
     /// and `base_match` select what that is compared with. `times=1` counts samples by their own
-    /// times as far as these are known, `times=known` leaves out the others.
+    /// times as far as these are known, `times=known` leaves out the others; with `part=MS-MS`,
+    /// since `from`, only those of a part of the range count, whose times are known.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
         let (mut main, mut base) = (SelectionParts::default(), SelectionParts::default());
         let (mut group, mut under, mut under_groups) = (None, Vec::new(), BTreeSet::new());
         let (mut conditions, mut sample_type) = (0, None);
-        let (mut by_times, mut has_untimed) = (false, true);
+        let (mut by_times, mut has_untimed, mut part) = (false, true, None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "from" => main.from = Some(time("from", &value)?),
@@ -162,6 +169,7 @@ impl Query {
                     has_untimed = value == "1";
                 }
                 "times" => return Err(SelectionError::NotTimes(value.into_owned())),
+                "part" => part = Some(value.into_owned()),
                 "under" => {
                     conditions += 1;
                     under.push(value.parse()?);
@@ -187,14 +195,17 @@ impl Query {
         let has_base = base.from.is_some() || base.to.is_some();
         let base = has_base.then(|| base.selection(["base_from", "base_to"])).transpose()?;
         let selection = main.selection(["from", "to"])?;
-        let query = Self { selection, base, group, sample_type, under, under_groups, by_times, has_untimed };
+        let part = part.map(|text| part_of(selection.range, &text)).transpose()?;
+        has_untimed &= part.is_none();
+        let query =
+            Self { selection, base, group, sample_type, under, under_groups, by_times, has_untimed, part };
         query.check_times()?;
         Ok(query)
     }
 
     fn check_times(&self) -> Result<(), SelectionError> {
         if !self.by_times {
-            return Ok(());
+            return if self.part.is_none() { Ok(()) } else { Err(SelectionError::PartWithoutTimes) };
         }
         let TimeRange { start, end } = self.selection.range;
         if Duration::from_nanos(end.0.abs_diff(start.0)) > MAX_TIMES_RANGE {
@@ -209,14 +220,26 @@ impl Query {
         }
     }
 
+    /// Returns the time whose samples count.
+    pub(super) fn counted_range(&self) -> TimeRange {
+        self.part.unwrap_or(self.selection.range)
+    }
+
+    /// Returns true if the answer is of all samples of the selection.
+    pub(super) fn is_whole(&self) -> bool {
+        self.part.is_none() && self.under.is_empty()
+    }
+
     /// Returns the selected profiles, oldest first, and their series: where samples count by their
-    /// own times, all profiles that may have some of the range.
+    /// own times, all profiles that may have some of the range. Of a part the series are those of
+    /// the whole range, so that stacks have the same groups.
     pub(super) fn selected(&self, store: &Store) -> (Vec<SeriesInfo>, Vec<ProfileRef>) {
-        if self.by_times {
-            self.selection.reaching_into(store)
-        } else {
-            (self.selection.series(store), self.selection.profiles(store))
+        if !self.by_times {
+            return (self.selection.series(store), self.selection.profiles(store));
         }
+        let (series, mut profiles) = self.selection.reaching_into(store);
+        profiles.retain(|profile| may_have_samples_of(profile, self.counted_range()));
+        (series, profiles)
     }
 
     /// Selects CPU time, if the request names no kind of profiles: see
@@ -261,6 +284,24 @@ fn time(name: &'static str, value: &str) -> Result<UnixNanos, SelectionError> {
     let millis = value.parse::<i64>().ok();
     let nanos = millis.and_then(|millis| millis.checked_mul(NANOS_PER_MILLI));
     nanos.map(UnixNanos).ok_or_else(|| SelectionError::NotATime { name, value: value.to_owned() })
+}
+
+/// Returns the part of a range that `text` says, `1500-2500`: milliseconds since its begin.
+fn part_of(range: TimeRange, text: &str) -> Result<TimeRange, SelectionError> {
+    let at = |millis: &str| {
+        let nanos = i64::try_from(millis.parse::<u64>().ok()?).ok()?.checked_mul(NANOS_PER_MILLI)?;
+        range.start.0.checked_add(nanos).filter(|time| *time <= range.end.0).map(UnixNanos)
+    };
+    let bounds = text.split_once('-').and_then(|(from, to)| Some((at(from)?, at(to)?)));
+    match bounds {
+        Some((start, end)) if start < end => Ok(TimeRange { start, end }),
+        _ => Err(SelectionError::NotAPart(text.to_owned())),
+    }
+}
+
+/// Returns true if a profile may have samples that were taken in this time.
+fn may_have_samples_of(profile: &ProfileRef, TimeRange { start, end }: TimeRange) -> bool {
+    profile.start.plus(profile.duration) > start && profile.start < end.plus(LATEST_COUNTED)
 }
 
 fn add_condition(matchers: &mut Vec<Matcher>, text: &str) -> Result<(), SelectionError> {
@@ -328,7 +369,7 @@ impl Selection {
         let wide =
             TimeRange { start: UnixNanos(start.0.saturating_sub(longest)), end: end.plus(LATEST_COUNTED) };
         let mut profiles = store.profiles(wide, &self.matchers);
-        profiles.retain(|profile| profile.start.plus(profile.duration) > start);
+        profiles.retain(|profile| may_have_samples_of(profile, self.range));
         let found: HashSet<&str> = profiles.iter().map(|profile| &*profile.fingerprint).collect();
         let mut series = store.series(wide, &self.matchers);
         series.retain(|info| found.contains(&*info.fingerprint));
@@ -407,5 +448,19 @@ mod tests {
         assert_eq!(error("from=0&to=1&times=1&base_from=0&base_to=1"), SelectionError::TimesOfBase);
         let of_bytes = error("from=0&to=1&times=1&type=memory:alloc_space");
         assert_eq!(of_bytes, SelectionError::TimesOfType("alloc_space".to_owned()));
+        assert_eq!(error("from=0&to=9&part=1-2"), SelectionError::PartWithoutTimes);
+        for part in ["", "1", "2-1", "2-2", "1-", "-1-2", "x-2", "5-10", "1-9223372036854775807"] {
+            let wrong = error(&format!("from=0&to=9&times=1&part={part}"));
+            assert_eq!(wrong, SelectionError::NotAPart(part.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_part_is_counted_from_the_begin_of_the_range() {
+        let query = Query::parse("from=1000&to=9000&times=1&part=1500-2500").unwrap();
+        let nanos = |millis: i64| UnixNanos(millis * NANOS_PER_MILLI);
+        assert_eq!(query.counted_range(), TimeRange { start: nanos(2_500), end: nanos(3_500) });
+        assert!(!query.has_untimed, "samples without a time are in no part");
+        assert_eq!(query.selection.range, TimeRange { start: nanos(1_000), end: nanos(9_000) });
     }
 }

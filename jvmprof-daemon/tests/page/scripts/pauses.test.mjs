@@ -30,3 +30,29 @@ test("where pauses weren't kept there are no sums of a part", () => {
   assert.equal(jvmprof.pausesWithin(cut, [0, 1_000]).stopped, 50);
   assert.equal(jvmprof.pausesWithin(cut, [0, 1_001]), null);
 });
+
+test("of the longest pauses the sums of a part are the least, wherever it lies", () => {
+  const cut = lane([mark(100, 10, 50), mark(1_000, 10, 50)], { pauses: 9 });
+  const sums = (...part) => jvmprof.pausesWithin(cut, part, true);
+  assert.deepEqual([sums(0, 5_000).stopped, sums(0, 5_000).pauses, sums(2_000, 5_000).pauses], [100, 2, 0]);
+  assert.equal(jvmprof.pausesWithin(lane([], { pauses: 9 }), [0, 5_000], true), null, "only the sums are known");
+});
+
+test("a JVM wasn't followed between its profiles", () => {
+  const spans = { followed_ms: 15_000, followed_spans_ms: [[0, 10_000], [15_000, 20_000]] };
+  const time = (from, to) => jvmprof.pausesWithin(lane([mark(1_000, 0, 50)], spans), [from, to]).time;
+  assert.deepEqual([time(0, 20_000), time(9_000, 16_000), time(10_000, 15_000)], [15_000, 2_000, 0]);
+});
+
+test("what a lane says of a part has what isn't known", () => {
+  const said = (words, more) => {
+    const page = Object.assign(Object.create(jvmprof.PauseLane.prototype), { part: [1_000, 3_000], ...words });
+    return page.sentence(lane([mark(1_200, 100, 400)], { pauses: 3, stopped_ms: 450, to_safepoint_ms: 130, ...more }));
+  };
+  const words = { clock: String, time: (ms) => `the ${ms} ms`, allTime: (ms) => `the ${ms} ms in all`, left: () => 0 };
+  const ofLongest = said({ words: { ...words, kept: "longest" } });
+  assert.match(ofLongest, /^Shop \(7\) was stopped for at least 400 ms, 20\.0 % of the 2000 ms, 1 pause whose time is known, and took at least 100 ms \(5\.00 %\) to reach safepoints; the longest /);
+  const ofFirst = said({ words: { ...words, kept: "first" } });
+  assert.match(ofFirst, /^Shop \(7\) was stopped for 450 ms, 2\.25 % of the 20000 ms in all, 3 pauses, .*; the lane has the first 1, /);
+  assert.match(said({ words: { ...words, kept: "longest" } }, { followed_from_ms: 5_000 }), /wasn't followed in this part$/);
+});

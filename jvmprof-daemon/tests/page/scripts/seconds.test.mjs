@@ -21,8 +21,9 @@ test("sub-seconds are of CPU time, of a short time, and not compared", () => {
 
 test("of how many samples the times aren't known is said", () => {
   assert.equal(jvmprof.untimedNotice({ nodes: [1] }, 10), null);
-  assert.match(jvmprof.untimedNotice({ nodes: [1], untimed: 1 }, 4), /^When 25(\.0)? % of these samples/);
-  assert.match(jvmprof.untimedNotice({ nodes: [], untimed: 4 }, 4), /^When these samples were taken isn't known/);
+  const line = (times) => jvmprof.untimedNotice(times, 4)[0];
+  assert.match(line({ nodes: [1], untimed: 1 }), /^When 25(\.0)? % of these samples/);
+  assert.match(line({ nodes: [], untimed: 4 }), /^When these samples were taken isn't known/);
 });
 
 test("a part of a recording has seconds, one of the collector's time has those of the day", () => {

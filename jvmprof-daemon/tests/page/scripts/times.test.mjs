@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load, paths, treeOf } from "./load.mjs";
 
-const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "tree/times.js", "view/time_chart.js", "view/heatmap.js");
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/subtrees.js", "tree/edits.js", "tree/rows.js", "tree/times.js", "view/time_chart.js", "view/heatmap.js");
 
 // As in `profile/call_tree/tests/times.rs`, of the nodes below.
 const TIMES = { nodes: [2, 1, 3], lines: [7, 9, 1], samples: Buffer.from([4, 1, 1, 0, 0xc3, 1, 2, 100, 0, 0xbc, 5, 0]).toString("base64") };
@@ -25,6 +25,23 @@ test("a part has its own tree and lines", () => {
   const rows = jvmprof.withPartLines(jvmprof.functionRows(root), part.lineCounts);
   const lines = Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed }) => [line, attributed])]));
   assert.deepEqual(lines, { "acme.A.run": [[7, 2]], memcpy: [], "acme.A.rare": [[1, 1]] });
+});
+
+test("what is below a frame of a part takes the place of what was pruned there", () => {
+  const whole = treeOf([["acme.A.run;native:memcpy", 3], ["acme.A.run;pruned:[pruned]", 2]]);
+  // Five samples, of which the second and the fourth end in what was pruned.
+  const samples = Buffer.from([1, 0, 1, 1, 1, 0, 1, 1, 1, 0]).toString("base64");
+  const times = new jvmprof.SampleTimes({ nodes: [2, 3], lines: [7, 9], samples });
+  const part = times.part(whole, jvmprof.functions(whole), [1, 4]);
+  const more = treeOf([["acme.A.run;native:memcpy", 2], ["acme.A.run;acme.A.rare", 1]]);
+  const target = new jvmprof.PathHashes(part).hex(1);
+  const merged = jvmprof.withSubtrees(part, more, [target]);
+  const { root } = jvmprof.buildTree(merged, jvmprof.functions(merged));
+  assert.deepEqual(paths(root), { "acme.A.run": [3, 0], "acme.A.run;memcpy": [2, 2], "acme.A.run;acme.A.rare": [1, 1] });
+  // The line of what was pruned isn't one of the frame above it.
+  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), merged.lineCounts);
+  const lines = Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed }) => [line, attributed])]));
+  assert.deepEqual(lines, { "acme.A.run": [[7, 2]], memcpy: [], "acme.A.rare": [] });
 });
 
 test("a column is a second, or so many that all fit", () => {

@@ -74,6 +74,7 @@ fn shop(marks: Vec<PauseMark>) -> PauseLane {
         jvm: "Shop (7)".to_owned(),
         followed_from_ms: 0.0,
         followed_ms: 20_000.0,
+        followed_spans_ms: Vec::new(),
         pauses: 2,
         stopped_ms: 600.0,
         to_safepoint_ms: 20.0,

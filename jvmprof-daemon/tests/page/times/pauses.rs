@@ -89,6 +89,32 @@ fn the_collectors_timeline_has_the_pauses_of_jvms_below_it() {
     assert!(part.starts_with("java (4242) was stopped for 250 ms, 25.0 % of the 1.00 s"), "{part}");
     assert!(part.contains(", 1 pause, "), "{part}");
 
+    // So has a part of it, which the lane marks as the heatmap does. When the 40 were that are
+    // summed isn't known.
+    let url_of_part = url(from, from + 20_000, "&timeline=seconds&part=4260-5260");
+    browser.open(&url_of_part);
+    let in_part = format!(
+        "{TEXT}.startsWith('java (4242) was stopped for at least 250 ms, 25.0 % of the 1.00 s that its profiles cover, 1 pause whose time is known, ')"
+    );
+    browser.wait_for(&format!("document.querySelector('.pause-text') && {in_part}"));
+    browser.wait_for(IDLE);
+    let marked = |seconds: f64| {
+        format!(
+            "(() => {{ const canvas = document.querySelector('.pause-marks'); const at = Math.round(canvas.width * {seconds} / 20); \
+             return canvas.getContext('2d').getImageData(at, canvas.height / 2, 1, 1).data[3] > 0 }})()"
+        )
+    };
+    for (seconds, expected) in [(4.9, true), (5.1, true), (3.0, false), (8.0, false)] {
+        assert_eq!(browser.evaluate(&marked(seconds)), expected, "at {seconds} s");
+    }
+    assert_eq!(browser.evaluate(&red(4.4, "0")), true);
+    picture(&mut browser, "collector-pauses-part");
+    browser.evaluate("document.querySelector('.edits .chip-remove').click()");
+    browser.wait_for(&format!("{TEXT}.startsWith('java (4242) was stopped for 620 ms')"));
+    assert_eq!(browser.evaluate(&marked(4.9)), false);
+    browser.evaluate("history.back()");
+    browser.wait_for(&in_part);
+
     // Whatever is counted, pauses are there by the same labels, and a profile of their own, too.
     for (rest, expected) in [("&match=comm=java", true), ("&match=comm=postgres", false)] {
         browser.open(&url(from, from + 20_000, rest));

@@ -115,6 +115,7 @@ impl JvmTime {
                 jvm: format!("{} ({})", names.get(&stops.pid.to_string())?, stops.pid),
                 followed_from_ms: 0.0,
                 followed_ms: milliseconds(stops.followed_ns),
+                followed_spans_ms: Vec::new(),
                 pauses: stops.totals.pauses,
                 stopped_ms: milliseconds(stops.totals.stopped_ns),
                 to_safepoint_ms: milliseconds(stops.totals.to_safepoint_ns),

@@ -155,6 +155,7 @@ impl JvmPauseSummary {
             jvm: format!("{} ({})", jvm.name, jvm.pid),
             followed_from_ms: jvm.followed_from_ms,
             followed_ms: jvm.followed_ms,
+            followed_spans_ms: Vec::new(),
             pauses: jvm.totals.pauses,
             stopped_ms: jvm.totals.stopped_ms,
             to_safepoint_ms: jvm.totals.to_safepoint_ms,

@@ -78,3 +78,32 @@ async fn groups_are_those_of_all_that_reaches_into_the_range() {
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(error, "parameter times: the range is longer than 15 minutes");
 }
+
+#[tokio::test]
+async fn of_a_part_its_own_samples_are_counted_in_the_groups_of_the_whole() {
+    let page = page();
+    // `java` and `postgres` of the store ended before the part begins.
+    let whole = page.json(&format!("/api/flamegraph?{}", query(0, 80_000, "&times=1&group=auto"))).await;
+    assert_eq!(groups(&whole), [("java", 8), ("postgres", 2), ("shop", 7)]);
+    let in_part = |rest: &str| query(0, 80_000, &format!("&times=1&group=auto&part=65000-70000{rest}"));
+    let part = page.json(&format!("/api/flamegraph?{}", in_part(""))).await;
+    assert_eq!((groups(&part), &part["profiles"]), (vec![("shop", 3)], &json!(2)));
+    assert_eq!(part.get("times"), None, "those of the whole say it");
+    let exactly = page.json(&format!("/api/flamegraph?{}", query(65_000, 70_000, "&times=known"))).await;
+    assert_eq!(part["tree"]["total"], exactly["tree"]["total"]);
+    let (_, _, body) = page.get(&format!("/api/pprof?{}", in_part(""))).await;
+    assert_eq!(pprof::total(&decode(&body, DecodeLimits::default()).unwrap()), 3);
+
+    // What is below one of its nodes.
+    let group = PathHash::ROOT.child(PathHash::of_function(NodeKind::Label, "shop", "", ""));
+    let leaf = group.child(PathHash::of_function(NodeKind::Native, "leaf", "", ""));
+    for (under, groups_of_answer) in [(leaf, vec![("shop", 3)]), (PathHash::ROOT.child(leaf), vec![])] {
+        let under = in_part(&format!("&under={under}&under_group=shop"));
+        let under = page.json(&format!("/api/flamegraph?{under}")).await;
+        assert_eq!((groups(&under), under.get("times")), (groups_of_answer, None));
+    }
+    let (status, error) = page.error(&format!("/api/flamegraph?{}", query(0, 9, "&times=1&part=5-10"))).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let expected = "part=\"5-10\" isn't FROM-TO, milliseconds since the begin of the range and within it";
+    assert_eq!(error, expected);
+}

@@ -301,7 +301,7 @@ impl SelectionContext<'_, '_> {
         profile: &mut Profile,
         group: Option<&str>,
     ) -> Result<(), String> {
-        let range = self.plan.selected_range();
+        let range = self.request.query.counted_range();
         let times = keep_in_range(profile, reference, self.request.query)?;
         self.timed.fetch_add(times.len(), Ordering::Relaxed);
         let before = answer.builder.total();

@@ -72,13 +72,16 @@ impl JvmPauses {
         }
     }
 
-    /// Returns what lies in the range; `None` if nothing does. `followed`: when it began to have
-    /// profiles there, and for how long it had, in nanoseconds.
-    fn lane(&self, range: TimeRange, followed: (u64, u64)) -> Option<PauseLane> {
+    /// Returns what lies in the range; `None` if nothing does. `followed`: when it has profiles
+    /// there, in nanoseconds since the range's start; a lane `has_spans` if it says each.
+    fn lane(&self, range: TimeRange, followed: &[(u64, u64)], has_spans: bool) -> Option<PauseLane> {
+        let has_spans = has_spans && followed.len() > 1;
+        let spans = followed.iter().filter(|_| has_spans);
         let mut lane = PauseLane {
             jvm: self.name.clone(),
-            followed_from_ms: millis(followed.0),
-            followed_ms: millis(followed.1),
+            followed_from_ms: millis(followed.first().map_or(0, |(begin, _)| *begin)),
+            followed_ms: millis(followed.iter().map(|(begin, end)| end - begin).sum()),
+            followed_spans_ms: spans.map(|(begin, end)| [millis(*begin), millis(*end)]).collect(),
             pauses: self.others,
             stopped_ms: millis(self.others_stopped_ns),
             to_safepoint_ms: millis(self.others_to_safepoint_ns),
@@ -158,7 +161,10 @@ impl ProfileReader {
             Ok(())
         })?;
         let followed = Followed::new(&query.selection, &self.store);
-        let lane = |(labels, jvm): (&&LabelSet, &JvmPauses)| jvm.lane(range, followed.of(labels));
+        // A page chooses parts only of what has the times of samples.
+        let lane = |(labels, jvm): (&&LabelSet, &JvmPauses)| {
+            jvm.lane(range, &followed.spans_of(labels), query.by_times)
+        };
         let mut lanes: Vec<PauseLane> = jvms.iter().filter_map(lane).collect();
         lanes.sort_by(|one, two| two.stopped_ms.total_cmp(&one.stopped_ms));
         let more_jvms = lanes.len().saturating_sub(MAX_JVMS);
@@ -223,17 +229,19 @@ impl Followed {
         Self { range, spans }
     }
 
-    /// Returns the time from the range's start to the first of a JVM's profiles, and how long it
-    /// has some, in nanoseconds.
-    fn of(&self, labels: &LabelSet) -> (u64, u64) {
-        let (mut covered, mut until) = (0_u64, i64::MIN);
-        let spans = self.spans.get(&key(labels)).map_or(&[][..], Vec::as_slice);
-        for &(begin, end) in spans {
-            covered += u64::try_from(end.saturating_sub(begin.max(until))).unwrap_or(0);
-            until = until.max(end);
+    /// Returns when a JVM has profiles, oldest first and with gaps between, in nanoseconds since
+    /// the range's start.
+    fn spans_of(&self, labels: &LabelSet) -> Vec<(u64, u64)> {
+        let mut apart: Vec<(u64, u64)> = Vec::new();
+        for &(begin, end) in self.spans.get(&key(labels)).into_iter().flatten() {
+            // They begin and end within the range.
+            let [begin, end] = [begin, end].map(|at| at.abs_diff(self.range.start.0));
+            match apart.last_mut() {
+                Some(last) if begin <= last.1 => last.1 = last.1.max(end),
+                _ => apart.push((begin, end)),
+            }
         }
-        let first = spans.first().map_or(self.range.start.0, |(begin, _)| *begin);
-        (first.abs_diff(self.range.start.0), covered)
+        apart
     }
 }
 
@@ -265,7 +273,7 @@ mod tests {
         jvm.add(&sample(Some(9 * SECOND), PauseTime::Stopped, 2_000_000_000), false);
         jvm.add(&sample(Some(9 * SECOND), PauseTime::ToSafepoint, 1_000_000_000), false);
         let sums = |jvm: &JvmPauses, from, to| {
-            let lane = jvm.lane(range(from, to), (0, 0))?;
+            let lane = jvm.lane(range(from, to), &[], true)?;
             Some((lane.pauses, lane.to_safepoint_ms, lane.stopped_ms, lane.marks[0].begin_ms))
         };
         assert_eq!(sums(&jvm, 0, 20), Some((1, 1_000.0, 2_000.0, 9_000.0)));
@@ -280,8 +288,23 @@ mod tests {
         for (is_in_range, pauses) in [(true, 7), (false, 100)] {
             jvm.add(&PauseSample { pauses, ..sample(None, PauseTime::Stopped, 3_000_000) }, is_in_range);
         }
-        let lane = jvm.lane(range(0, 10), (0, 0)).expect("it has pauses");
+        let lane = jvm.lane(range(0, 10), &[], true).expect("it has pauses");
         assert_eq!((lane.pauses, lane.stopped_ms, lane.marks.len()), (7, 3.0, 0));
+    }
+
+    #[test]
+    fn the_time_without_profiles_is_known_where_it_is_asked_for() {
+        let mut jvm = JvmPauses::default();
+        jvm.add(&sample(Some(SECOND), PauseTime::Stopped, 1), true);
+        let followed = |spans: &[(u64, u64)], has_spans| {
+            let lane = jvm.lane(range(0, 10), spans, has_spans).expect("it has a pause");
+            (lane.followed_from_ms, lane.followed_ms, lane.followed_spans_ms)
+        };
+        let spans = [(1_000_000_000, 2_000_000_000), (5_000_000_000, 7_000_000_000)];
+        assert_eq!(followed(&spans, true), (1_000.0, 3_000.0, vec![[1_000.0, 2_000.0], [5_000.0, 7_000.0]]));
+        assert_eq!(followed(&spans, false), (1_000.0, 3_000.0, vec![]));
+        assert_eq!(followed(&spans[..1], true), (1_000.0, 1_000.0, vec![]), "there is no gap");
+        assert_eq!(followed(&[], true), (0.0, 0.0, vec![]));
     }
 
     #[test]
@@ -292,7 +315,7 @@ mod tests {
             jvm.add(&sample(Some(number as i64 * SECOND), PauseTime::Stopped, length), true);
         }
         for max in [2, 4, 7] {
-            let mut lanes = vec![jvm.lane(range(0, 10), (0, 0)).expect("it has pauses")];
+            let mut lanes = vec![jvm.lane(range(0, 10), &[], true).expect("it has pauses")];
             keep_longest(&mut lanes, max);
             let lengths: Vec<f64> = lanes[0].marks.iter().map(|mark| mark.stopped_ms).collect();
             assert_eq!((lengths.len(), lanes[0].pauses), (max, 10));
