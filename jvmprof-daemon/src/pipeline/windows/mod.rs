@@ -18,6 +18,8 @@ use crate::event_type::{EventType, SamplesByEvent};
 use crate::profile::aggregate::{Aggregator, LabelDecision, SampleWeight, SeriesLimit, Window};
 use crate::profile::model::{Batch, Frame};
 
+/// Distance of the times of profiles that are of one window and differ in their period alone.
+const APART: Duration = Duration::from_millis(1);
 /// Difference between the clocks that is tolerated; more is a step or a suspend.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
@@ -278,7 +280,14 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             now.wall.checked_sub(now.boot.saturating_sub(self.began.boot)).unwrap_or(SystemTime::UNIX_EPOCH);
         let duration = end.monotonic.saturating_sub(self.began.monotonic);
         self.began = end;
-        let window = |ProfileKey { event, period }| Window { event, start, duration, period };
+        let mut start_of_cpu = start;
+        // A backend may count profiles of one series and one time once, and the period is no label.
+        let mut window = |key: ProfileKey| {
+            let is_apart = key.event == EventType::Cpu && key != cpu;
+            start_of_cpu += if is_apart { APART } else { Duration::ZERO };
+            let start = if is_apart { start_of_cpu } else { start };
+            Window { event: key.event, start, duration, period: key.period }
+        };
         let (mut batch, mut other_batches) = (window(cpu).batch(Vec::new()), Vec::new());
         for (&key, aggregator) in self.aggregators.iter_mut().filter(|(key, _)| !stays(**key)) {
             let labels = of_event(key.event, &mut labels);
