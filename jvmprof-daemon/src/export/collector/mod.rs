@@ -76,6 +76,7 @@ const REQUEST_TIME: Duration = Duration::from_secs(120);
 /// of their own.
 pub fn routes(collector: Arc<CollectorService>) -> Router {
     let parca = ProfileStoreServiceServer::from_arc(Arc::clone(&collector))
+        .accept_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let otlp = ProfilesServiceServer::new(OtlpReceiver(Arc::clone(&collector)))
         .accept_compressed(CompressionEncoding::Gzip)

@@ -56,13 +56,16 @@ async fn what_is_pushed_is_what_the_collector_stores() {
     let router = collector::routes(Arc::new(CollectorService::new(Arc::clone(&store))));
     tokio::spawn(collector::serve(listener, router, std::future::pending()));
 
-    assert_eq!(push(&client(address), &small_batch()).await, [PushOutcome::Stored]);
+    for compress in [false, true] {
+        let client = ParcaClient::new(ParcaOptions { compress, ..options(address) }).unwrap();
+        assert_eq!(push(&client, &small_batch()).await, [PushOutcome::Stored], "compress: {compress}");
+    }
     let found = store.series(TimeRange::ALL, &[]);
     let found: Vec<_> = found
         .iter()
         .map(|series| (&series.labels["__name__"][..], &series.labels["pid"][..], series.samples))
         .collect();
-    assert_eq!(found, [("process_cpu", "1", 3), ("process_cpu", "2", 4)]);
+    assert_eq!(found, [("process_cpu", "1", 6), ("process_cpu", "2", 8)], "each of the two requests");
 }
 
 #[tokio::test]
