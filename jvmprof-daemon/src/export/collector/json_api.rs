@@ -21,7 +21,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, spawn_blocking};
 
 use super::profile_reader::{
@@ -34,8 +34,11 @@ use crate::export::store::Store;
 /// Requests that read profiles at the same time; each may hold hundreds of megabytes.
 const READERS: usize = 2;
 
+/// Requests that search the index at the same time.
+const INDEX_SEARCHES: usize = 4;
+
 /// The time that a request waits for one of them to end.
-const READER_WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(20);
 
 /// Values returned for one label, heaviest first.
 const MAX_VALUES: usize = 500;
@@ -46,6 +49,7 @@ pub(super) struct Api {
     store: Arc<Store>,
     limits: ReadLimits,
     readers: Arc<Semaphore>,
+    index_searches: Arc<Semaphore>,
 }
 
 /// The reason why a request of the page got no answer.
@@ -98,23 +102,18 @@ impl Drop for CancelOnDrop {
 
 impl Api {
     pub(super) fn new(store: Arc<Store>, limits: ReadLimits) -> Self {
-        Self { store, limits, readers: Arc::new(Semaphore::new(READERS)) }
-    }
-
-    async fn reader(&self) -> Result<SemaphorePermit<'_>, ApiError> {
-        let permit = tokio::time::timeout(READER_WAIT, self.readers.acquire()).await;
-        permit.map_err(|_| ApiError::Busy)?.map_err(|_| ApiError::Busy)
+        let (readers, index_searches) = (Semaphore::new(READERS), Semaphore::new(INDEX_SEARCHES));
+        Self { store, limits, readers: Arc::new(readers), index_searches: Arc::new(index_searches) }
     }
 
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(ProfileReader) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let _permit = self.reader().await?;
         let cancel_on_drop = CancelOnDrop(Arc::default());
         let is_cancelled = Arc::clone(&cancel_on_drop.0);
         let reader = ProfileReader { store: Arc::clone(&self.store), limits: self.limits, is_cancelled };
-        Ok(spawn_blocking(move || work(reader)).await??)
+        Ok(blocking(&self.readers, move || work(reader)).await??)
     }
 
     /// The index is in memory, but of any size: not for the threads that serve connections.
@@ -129,8 +128,23 @@ impl Api {
             query.select_default_type(&store);
             work(&store, query)
         };
-        Ok(Json(spawn_blocking(work).await?))
+        Ok(Json(blocking(&self.index_searches, work).await?))
     }
+}
+
+/// Does the work on a thread that may block, when one of these places is free. The place is free
+/// again when the work has ended, which goes on for a while if the request is dropped.
+async fn blocking<T: Send + 'static>(
+    places: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let place = tokio::time::timeout(WAIT, Arc::clone(places).acquire_owned()).await;
+    let place: OwnedSemaphorePermit = place.map_err(|_| ApiError::Busy)?.map_err(|_| ApiError::Busy)?;
+    let work = move || {
+        let _place = place;
+        work()
+    };
+    Ok(spawn_blocking(work).await?)
 }
 
 #[derive(Debug, Serialize)]
@@ -183,9 +197,9 @@ pub(super) async fn pauses(
 ) -> Result<Json<PauseTimeline>, ApiError> {
     let query = Query::parse(&query.unwrap_or_default())?;
     let store = Arc::clone(&api.store);
-    // Mostly there are none: such an answer waits for no other.
+    // Mostly there are none: such an answer waits for nobody who reads profiles.
     let look = move || PauseTimeline::is_known(&query, &store).then_some(query);
-    Ok(Json(match spawn_blocking(look).await? {
+    Ok(Json(match blocking(&api.index_searches, look).await? {
         Some(query) => api.read(move |reader| reader.pauses(&query)).await?,
         None => PauseTimeline::default(),
     }))
@@ -237,4 +251,68 @@ pub(super) async fn pprof(State(api): State<Api>, RawQuery(query): RawQuery) -> 
         headers.insert(header::CONTENT_DISPOSITION, name);
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::export::store::StoreOptions;
+
+    /// Work that says when it has begun, and ends when the sender of the other channel is dropped.
+    fn work() -> (impl FnOnce() + Send + 'static, oneshot::Receiver<()>, mpsc::Sender<()>) {
+        let ((begin, has_begun), (end, may_end)) = (oneshot::channel(), mpsc::channel());
+        let work = move || {
+            begin.send(()).unwrap();
+            let _ = may_end.recv();
+        };
+        (work, has_begun, end)
+    }
+
+    async fn is_free_only_when_the_work_has_ended(
+        places: &Arc<Semaphore>,
+        count: usize,
+        request: impl Future<Output = ()> + Send + 'static,
+        has_begun: oneshot::Receiver<()>,
+        end: mpsc::Sender<()>,
+    ) {
+        let request = tokio::spawn(request);
+        has_begun.await.unwrap();
+        request.abort();
+        assert!(request.await.unwrap_err().is_cancelled());
+        assert_eq!(places.available_permits(), count - 1, "the work goes on");
+        drop(end);
+        let all = places.acquire_many(u32::try_from(count).unwrap());
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("it has ended").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_place_is_taken_as_long_as_the_work_goes_on_whoever_waits_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path(), StoreOptions::default()).unwrap());
+        let api = Api::new(store, ReadLimits::default());
+
+        let (reading, has_begun, end) = work();
+        let of = api.clone();
+        let request = async move {
+            let read = move |_: ProfileReader| {
+                reading();
+                Ok(())
+            };
+            of.read(read).await.unwrap();
+        };
+        is_free_only_when_the_work_has_ended(&api.readers, READERS, request, has_begun, end).await;
+
+        let (searching, has_begun, end) = work();
+        let of = api.clone();
+        let request = async move {
+            let query = Some("from=1&to=2".to_owned());
+            of.index(query, move |_: &Store, _: Query| searching()).await.unwrap();
+        };
+        let places = &api.index_searches;
+        is_free_only_when_the_work_has_ended(places, INDEX_SEARCHES, request, has_begun, end).await;
+    }
 }
