@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
@@ -66,8 +66,9 @@ pub const MAX_OTHER_MESSAGE_BYTES: usize = 8 << 20;
 /// Requests that are received at the same time; each may hold [`MAX_MESSAGE_BYTES`]. Others wait.
 const MAX_REQUESTS: usize = 8;
 
-/// The time that others wait, before they are asked to come back.
-const SLOT_TIME: Duration = Duration::from_secs(30);
+/// The time that others wait, before they are asked to come back: less than the 30 s after which
+/// our daemons give a request up, whose profiles would be possibly lost then.
+const SLOT_TIME: Duration = Duration::from_secs(10);
 /// The time that a request may take, from its headers to its answer: whoever trickles bytes holds a
 /// slot.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
@@ -75,6 +76,10 @@ const REQUEST_TIME: Duration = Duration::from_secs(120);
 /// The routes of profiles that are pushed, to be merged with those of a page: they have no fallback
 /// of their own.
 pub fn routes(collector: Arc<CollectorService>) -> Router {
+    routes_within(collector, Slots::default())
+}
+
+fn routes_within(collector: Arc<CollectorService>, slots: Slots) -> Router {
     let parca = ProfileStoreServiceServer::from_arc(Arc::clone(&collector))
         .accept_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
@@ -85,7 +90,6 @@ pub fn routes(collector: Arc<CollectorService>) -> Router {
     let grpc = Router::new()
         .route_service(&path(ProfileStoreServiceServer::<CollectorService>::NAME), parca)
         .route_service(&path(ProfilesServiceServer::<OtlpReceiver>::NAME), otlp);
-    let slots = Slots::new(REQUEST_TIME);
     Router::new()
         .route(otlp_receiver::HTTP_PATH, post(otlp_receiver::post))
         .route(pyroscope_receiver::PATH, post(pyroscope_receiver::post))
@@ -125,24 +129,71 @@ fn max_connections() -> usize {
 
 /// Refuses calls that only look like gRPC: a page of another site can have a browser send those.
 async fn require_grpc(request: Request, next: Next) -> Response {
-    let kind = request.headers().get(header::CONTENT_TYPE);
-    if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+    if is_grpc(request.headers()) {
         return next.run(request).await;
     }
     (StatusCode::UNSUPPORTED_MEDIA_TYPE, "a gRPC call has the content type application/grpc\n")
         .into_response()
 }
 
-/// Requests of one kind: how many at a time, and how long each may take.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// How many requests are received at a time, and how long each may take.
 #[derive(Clone, Debug)]
 struct Slots {
     free: Arc<Semaphore>,
+    /// For a slot to become free.
+    wait: Duration,
     time: Duration,
 }
 
-impl Slots {
-    fn new(time: Duration) -> Self {
-        Self { free: Arc::new(Semaphore::new(MAX_REQUESTS)), time }
+impl Default for Slots {
+    fn default() -> Self {
+        Self { free: Arc::new(Semaphore::new(MAX_REQUESTS)), wait: SLOT_TIME, time: REQUEST_TIME }
+    }
+}
+
+/// The protocol of a push: each has an answer of its own that says "later". A status of gRPC is an
+/// HTTP 200, which clients by HTTP take for a success.
+#[derive(Clone, Copy, Debug)]
+enum PushProtocol {
+    Parca,
+    OtlpGrpc,
+    Http,
+}
+
+impl PushProtocol {
+    fn of(request: &Request) -> Self {
+        let service = request.uri().path().split('/').nth(1);
+        match is_grpc(request.headers()) {
+            true if service == Some(ProfilesServiceServer::<OtlpReceiver>::NAME) => Self::OtlpGrpc,
+            true => Self::Parca,
+            false => Self::Http,
+        }
+    }
+
+    /// Nothing was stored, and the client shall send it again.
+    fn busy(self) -> Response {
+        let text = "too many requests are being received";
+        match self {
+            // A proxy may say UNAVAILABLE of what it has passed on, so that it means possibly lost.
+            Self::Parca => Status::resource_exhausted(text).into_http(),
+            // By OTLP RESOURCE_EXHAUSTED means that it mustn't be sent again.
+            Self::OtlpGrpc => Status::unavailable(text).into_http(),
+            Self::Http => (StatusCode::SERVICE_UNAVAILABLE, format!("{text}\n")).into_response(),
+        }
+    }
+
+    /// Nobody knows whether it was stored.
+    fn too_slow(self, time: Duration) -> Response {
+        let text = format!("a request may take {} s", time.as_secs());
+        match self {
+            Self::Parca | Self::OtlpGrpc => Status::deadline_exceeded(text).into_http(),
+            Self::Http => (StatusCode::GATEWAY_TIMEOUT, format!("{text}\n")).into_response(),
+        }
     }
 }
 
@@ -150,13 +201,13 @@ impl Slots {
 /// large with grpc-go's code instead of tonic's: clients see by the code whether sending again
 /// makes sense.
 async fn limit_requests(State(slots): State<Slots>, request: Request, next: Next) -> Response {
+    let protocol = PushProtocol::of(&request);
     // Never closed, so that only time can run out.
-    let Ok(_slot) = tokio::time::timeout(SLOT_TIME, slots.free.acquire()).await else {
-        return Status::unavailable("too many requests are being received").into_http();
+    let Ok(_slot) = tokio::time::timeout(slots.wait, slots.free.acquire()).await else {
+        return protocol.busy();
     };
     let Ok(mut response) = tokio::time::timeout(slots.time, next.run(request)).await else {
-        return Status::deadline_exceeded(format!("a request may take {} s", slots.time.as_secs()))
-            .into_http();
+        return protocol.too_slow(slots.time);
     };
     let is_out_of_range =
         |value: &HeaderValue| value.as_bytes() == (Code::OutOfRange as i32).to_string().as_bytes();

@@ -1,6 +1,8 @@
 //! The collector as a receiver of OTLP and of Pyroscope's pushes: this project's own sinks push to
 //! it, and others send what is wrong.
 
+mod slots;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
