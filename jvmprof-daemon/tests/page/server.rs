@@ -45,7 +45,7 @@ pub(crate) fn push(store: &Store, batch: &Batch) {
         .map(|series| {
             let profile = pprof::PushEncoder::new(batch).with_times(true).encode(series);
             NewProfile {
-                labels: with_name(&series.labels, batch.event.descriptor().series),
+                labels: with_name(&series.labels, batch.event.descriptor().series).into(),
                 start: batch.start.into(),
                 duration: batch.duration,
                 samples: pprof::total(&profile),

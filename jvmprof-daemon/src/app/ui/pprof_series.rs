@@ -90,7 +90,7 @@ pub(super) fn import(mut profile: Profile) -> Result<ImportedProfile, ImportErro
             labels.insert(NAME_LABEL.to_owned(), view.name.clone());
             let samples = pprof::total(&own);
             profiles.push(NewProfile {
-                labels,
+                labels: labels.into(),
                 start,
                 duration,
                 samples,

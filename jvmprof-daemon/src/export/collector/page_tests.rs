@@ -33,7 +33,7 @@ fn store(dir: &std::path::Path) -> Arc<Store> {
         let series = series(&[("comm", comm), ("pid", pid)], vec![(stack, count)]);
         let batch = batch(vec![series]);
         let profile = NewProfile {
-            labels: with_name(&batch.series[0].labels, "process_cpu"),
+            labels: with_name(&batch.series[0].labels, "process_cpu").into(),
             start: UnixNanos((START + index * 10_000) * 1_000_000),
             duration: Duration::from_secs(10),
             samples: count,
@@ -169,7 +169,7 @@ fn add_profile_at(page: &PageClient, later: i64, of: Series) {
     let batch = batch(vec![of]);
     let profile = pprof::for_push(&batch, &batch.series[0]);
     let profile = NewProfile {
-        labels: with_name(&batch.series[0].labels, "process_cpu"),
+        labels: with_name(&batch.series[0].labels, "process_cpu").into(),
         start: UnixNanos((START + later) * 1_000_000),
         duration: Duration::from_secs(10),
         samples: pprof::total(&profile),
@@ -379,7 +379,7 @@ fn add_pauses(page: &PageClient) {
     let of_jvm = Series { samples, ..series(&java, Vec::new()) };
     let batch = Batch { event: EventType::Pause, period: 1, ..batch(vec![of_jvm]) };
     let profile = NewProfile {
-        labels: with_name(&batch.series[0].labels, "jvm_pauses"),
+        labels: with_name(&batch.series[0].labels, "jvm_pauses").into(),
         start: UnixNanos((START + 10_000) * 1_000_000),
         duration: Duration::from_secs(10),
         samples: 1,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use prost::Message as _;
@@ -22,8 +22,8 @@ use crate::profile::pprof;
 /// A profile that is to be stored.
 #[derive(Clone, Debug)]
 pub struct NewProfile {
-    /// With `__name__`.
-    pub labels: LabelSet,
+    /// With `__name__`. Shared by the profiles of a series, and by the index.
+    pub labels: Arc<LabelSet>,
     pub start: UnixNanos,
     pub duration: Duration,
     /// Sum of the first value (a count) of its samples.
@@ -46,7 +46,7 @@ impl NewProfile {
     fn of_series(batch: &Batch, series: &Series, compressor: &mut GzipCompressor) -> io::Result<Self> {
         let profile = pprof::PushEncoder::new(batch).with_times(true).encode(series);
         Ok(Self {
-            labels: with_name(&series.labels, batch.event.descriptor().series),
+            labels: with_name(&series.labels, batch.event.descriptor().series).into(),
             start: UnixNanos(profile.time_nanos),
             duration: batch.duration,
             samples: pprof::total(&profile),
@@ -54,6 +54,9 @@ impl NewProfile {
         })
     }
 }
+
+/// Label sets that the index doesn't have yet, by their folders.
+pub(super) type NewSeries<'a> = BTreeMap<String, &'a Arc<LabelSet>>;
 
 /// A profile on its way: where it goes, and its entry once it is there.
 struct PlannedWrite {
@@ -111,7 +114,7 @@ impl Store {
         Ok(())
     }
 
-    fn plan<'a>(&self, profiles: &'a [NewProfile]) -> (Vec<PlannedWrite>, BTreeMap<String, &'a LabelSet>) {
+    fn plan<'a>(&self, profiles: &'a [NewProfile]) -> (Vec<PlannedWrite>, NewSeries<'a>) {
         let mut state = self.state();
         let mut new_series = BTreeMap::new();
         let plan = |profile: &'a NewProfile| {
@@ -138,7 +141,7 @@ impl Store {
         &self,
         profiles: &[NewProfile],
         plans: &[PlannedWrite],
-        new_series: &BTreeMap<String, &LabelSet>,
+        new_series: &NewSeries<'_>,
     ) -> Result<BTreeMap<String, u64>, StoreError> {
         let mut staged = Vec::new();
         let result = self.stage(profiles, plans, new_series, &mut staged).and_then(|label_bytes| {
@@ -164,7 +167,7 @@ impl Store {
         &self,
         profiles: &[NewProfile],
         plans: &[PlannedWrite],
-        new_series: &BTreeMap<String, &LabelSet>,
+        new_series: &NewSeries<'_>,
         staged: &mut Vec<StagedFile>,
     ) -> Result<BTreeMap<String, u64>, StoreError> {
         let mut label_bytes = BTreeMap::new();
@@ -172,7 +175,7 @@ impl Store {
         for (fingerprint, labels) in new_series {
             let dir = file_names::series_dir(&self.dir, fingerprint);
             staged_files::create_dir(&dir)?;
-            let json = serde_json::to_vec_pretty(labels)?;
+            let json = serde_json::to_vec_pretty::<LabelSet>(labels)?;
             label_bytes.insert(fingerprint.clone(), json.len() as u64);
             stage_file(staged, &dir, file_names::LABELS, &json)?;
         }
@@ -190,13 +193,13 @@ impl Store {
         &self,
         profiles: &[NewProfile],
         plans: Vec<PlannedWrite>,
-        new_series: BTreeMap<String, &LabelSet>,
+        new_series: NewSeries<'_>,
         label_bytes: &BTreeMap<String, u64>,
     ) {
         let mut state = self.state();
         for (fingerprint, labels) in new_series {
             let bytes = label_bytes.get(&fingerprint).copied().unwrap_or(0);
-            state.index.add_series(&fingerprint, labels.clone(), bytes);
+            state.index.add_series(&fingerprint, Arc::clone(labels), bytes);
         }
         for (plan, profile) in plans.into_iter().zip(profiles) {
             state.index.add_profile(&plan.fingerprint, plan.entry);
@@ -260,14 +263,14 @@ fn stage_file(staged: &mut Vec<StagedFile>, dir: &Path, name: &str, bytes: &[u8]
 
 /// The folder that has, or is to have, this label set: its fingerprint, numbered if another set has
 /// the same one.
-fn folder_for(index: &StoreIndex, new: &BTreeMap<String, &LabelSet>, labels: &LabelSet) -> String {
+pub(super) fn folder_for(index: &StoreIndex, new: &NewSeries<'_>, labels: &LabelSet) -> String {
     let fingerprint = file_names::fingerprint(labels);
     let mut candidate = fingerprint.clone();
     let mut suffix = 2_u32;
     loop {
         let holder =
             index.get(&candidate).map(|series| &series.labels).or_else(|| new.get(&candidate).copied());
-        if holder.is_none_or(|held| held == labels) {
+        if holder.is_none_or(|held| **held == *labels) {
             return candidate;
         }
         candidate = format!("{fingerprint}-{suffix}");

@@ -76,7 +76,7 @@ impl DirectoryScan {
             Err(error) if error.kind() == ErrorKind::NotFound => return,
             Err(error) => return self.skip(&path, &error),
         };
-        self.index.add_series(fingerprint, labels, label_bytes);
+        self.index.add_series(fingerprint, labels.into(), label_bytes);
         for file in listing {
             match file {
                 Ok(file) => self.file(fingerprint, &file),

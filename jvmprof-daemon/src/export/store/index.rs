@@ -42,7 +42,7 @@ impl ProfileEntry {
 #[derive(Debug)]
 pub(super) struct SeriesEntry {
     pub(super) fingerprint: Arc<str>,
-    pub(super) labels: LabelSet,
+    pub(super) labels: Arc<LabelSet>,
     label_bytes: u64,
     entries: BTreeMap<(UnixNanos, u64), ProfileEntry>,
     sums: BTreeMap<SumPeriod, SumEntry>,
@@ -95,7 +95,7 @@ impl StoreIndex {
         number
     }
 
-    pub(super) fn add_series(&mut self, fingerprint: &str, labels: LabelSet, label_bytes: u64) {
+    pub(super) fn add_series(&mut self, fingerprint: &str, labels: Arc<LabelSet>, label_bytes: u64) {
         let fingerprint: Arc<str> = fingerprint.into();
         let series = SeriesEntry {
             fingerprint: Arc::clone(&fingerprint),

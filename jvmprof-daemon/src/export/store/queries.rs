@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::index::SeriesEntry;
 use super::types::{Matcher, ProfileRef, SeriesInfo, TimeRange};
 use super::{Store, StoreError, file_names};
+use crate::profile::model::LabelSet;
 
 impl Store {
     /// Returns the series that match and have profiles in the range, sorted by label set.
@@ -54,7 +55,7 @@ fn info(series: &SeriesEntry, range: TimeRange) -> Option<SeriesInfo> {
     let first = entries.peek()?.start;
     let mut info = SeriesInfo {
         fingerprint: series.fingerprint.to_string(),
-        labels: series.labels.clone(),
+        labels: LabelSet::clone(&series.labels),
         profiles: 0,
         samples: 0,
         first,

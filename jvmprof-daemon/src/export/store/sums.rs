@@ -159,7 +159,7 @@ impl Store {
         missing.truncate(max);
         let of = |(period, series): (SumPeriod, &SeriesEntry)| MissingSum {
             period,
-            labels: series.labels.clone(),
+            labels: LabelSet::clone(&series.labels),
             parts: parts(series, period).map(|entry| entry.reference(series)).collect(),
         };
         missing.into_iter().map(of).collect()

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
@@ -16,7 +17,7 @@ fn open(dir: &Path) -> Store {
 
 fn new(names: &[(&str, &str)], start: i64, bytes: usize) -> NewProfile {
     NewProfile {
-        labels: with_name(&labels(names), "process_cpu"),
+        labels: with_name(&labels(names), "process_cpu").into(),
         start: UnixNanos(start),
         duration: Duration::from_nanos(10),
         samples: 3,
@@ -282,7 +283,7 @@ fn a_profile_larger_than_the_limit_is_refused_instead_of_emptying_the_store() {
 fn a_profile_needs_a_name() {
     let dir = tempfile::tempdir().unwrap();
     let mut profile = new(&[], 5, 100);
-    profile.labels.clear();
+    profile.labels = Arc::default();
     assert!(matches!(open(dir.path()).append(&[profile]), Err(StoreError::NoName)));
 }
 

@@ -106,7 +106,7 @@ mod tests {
     fn stored(dir: &std::path::Path, profiles: &[Vec<u8>]) -> (Store, Vec<ProfileRef>) {
         let store = Store::open(dir, StoreOptions::default()).unwrap();
         for (at, bytes) in (1..).zip(profiles) {
-            let labels = with_name(&[("comm".to_owned(), "java".to_owned())].into(), "process_cpu");
+            let labels = with_name(&[("comm".to_owned(), "java".to_owned())].into(), "process_cpu").into();
             let (start, duration) = (UnixNanos(at * 1_000_000_000), Duration::from_secs(1));
             let pprof = bytes.clone().into();
             store.append(&[NewProfile { labels, start, duration, samples: 1, pprof }]).unwrap();

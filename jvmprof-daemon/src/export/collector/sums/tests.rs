@@ -61,7 +61,7 @@ fn profile(pid: u64, second: i64, numbers: &mut Numbers) -> NewProfile {
 fn new_profile(batch: &Batch, second: i64) -> NewProfile {
     let profile = pprof::for_push(batch, &batch.series[0]);
     NewProfile {
-        labels: with_name(&batch.series[0].labels, "process_cpu"),
+        labels: with_name(&batch.series[0].labels, "process_cpu").into(),
         start: UnixNanos(second * 1_000_000_000),
         duration: batch.duration,
         samples: pprof::total(&profile),
