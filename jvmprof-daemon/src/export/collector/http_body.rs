@@ -22,7 +22,10 @@ pub(super) fn decoded(headers: &HeaderMap, content_type: &str, body: Bytes) -> R
         "" | "identity" => Ok(body),
         "gzip" => match gzip::decompress(&body, MAX_OTHER_MESSAGE_BYTES) {
             Ok(bytes) => Ok(bytes.into()),
-            Err(error @ GzipError::TooLarge { .. }) => Err(Status::resource_exhausted(error.to_string())),
+            // Clients know by grpc-go's text that it is no matter of sending it again later.
+            Err(error @ GzipError::TooLarge { .. }) => {
+                Err(Status::resource_exhausted(format!("received message larger than max ({error})")))
+            }
             Err(error) => Err(Status::invalid_argument(error.to_string())),
         },
         other => {

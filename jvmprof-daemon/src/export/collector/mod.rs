@@ -56,11 +56,13 @@ use otlp_receiver::OtlpReceiver;
 pub use parca_receiver::{CollectorCounters, CollectorService};
 pub use profile_reader::ReadLimits;
 
-/// Parca's own limit (`pkg/debuginfo/client.go`, `MaxMsgSize`).
-pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// Our daemons' requests have 16 MiB at most (`ParcaOptions::max_request_bytes`), as far as a
+/// single series isn't larger. Parca's own limit is 64 MiB (`pkg/debuginfo/client.go`,
+/// `MaxMsgSize`); but what is decoded before anything is checked takes 24 times as much where it is
+/// made of empty entries.
+pub const MAX_MESSAGE_BYTES: usize = 24 << 20;
 
-/// The same for OTLP and Pyroscope, whose clients split at 4 MiB: in memory a message of tiny
-/// entries takes many times its size.
+/// The same for OTLP and Pyroscope, whose clients split at 4 MiB.
 pub const MAX_OTHER_MESSAGE_BYTES: usize = 8 << 20;
 
 /// Requests that are received at the same time; each may hold [`MAX_MESSAGE_BYTES`]. Others wait.

@@ -43,7 +43,7 @@ async fn store(collector: &CollectorService, message: ExportProfilesServiceReque
     stored.await.map_err(|error| match error {
         // The only code of OTLP that says "later" by itself.
         WriteError::Store(error) if error.is_out_of_space() => Status::unavailable(error.to_string()),
-        WriteError::Refused(refusal) => Status::invalid_argument(refusal.to_string()),
+        WriteError::Refused(refusal) => refusal.into_plain_status(),
         other => other.into(),
     })
 }

@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::parca_validation::{self, WriteRefusal};
+use super::parca_validation::{self, RequestLimits, WriteRefusal};
 use crate::export::store::{Store, StoreError};
 use crate::profile::pprof::decode::DecodeLimits;
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreService;
@@ -14,7 +14,7 @@ use crate::proto::profilestore::{
     WriteArrowRequest, WriteArrowResponse, WriteRawRequest, WriteRawResponse, WriteRequest, WriteResponse,
 };
 
-/// Requests that are unpacked and stored at the same time: each may take [`DecodeLimits`] of
+/// Requests that are unpacked and stored at the same time: each may take [`RequestLimits`] of
 /// memory.
 const MAX_UNPACKING: usize = 2;
 
@@ -34,7 +34,7 @@ pub struct CollectorCounters {
 #[derive(Debug)]
 pub struct CollectorService {
     store: Arc<Store>,
-    limits: DecodeLimits,
+    limits: RequestLimits,
     unpacking: Arc<Semaphore>,
     counters: Arc<Mutex<CollectorCounters>>,
 }
@@ -71,12 +71,12 @@ impl From<WriteError> for Status {
 
 impl CollectorService {
     pub fn new(store: Arc<Store>) -> Self {
-        Self::with_limits(store, DecodeLimits::default())
+        Self::with_limits(store, RequestLimits::default())
     }
 
-    pub fn with_limits(store: Arc<Store>, limits: DecodeLimits) -> Self {
+    pub fn with_limits(store: Arc<Store>, limits: impl Into<RequestLimits>) -> Self {
         let unpacking = Arc::new(Semaphore::new(MAX_UNPACKING));
-        Self { store, limits, unpacking, counters: Arc::default() }
+        Self { store, limits: limits.into(), unpacking, counters: Arc::default() }
     }
 
     #[cfg(test)]
@@ -98,7 +98,7 @@ impl CollectorService {
         let work = tokio::task::spawn_blocking(move || {
             // Held to the end of the work even if the client hangs up meanwhile.
             let _permit = permit;
-            let request = make(limits).map_err(WriteError::from);
+            let request = make(limits.profile).map_err(WriteError::from);
             let result = request.and_then(|request| store_request(&store, request, limits));
             counters.lock().unwrap_or_else(PoisonError::into_inner).count(&result);
             result
@@ -144,7 +144,7 @@ struct StoredRequest {
 fn store_request(
     store: &Store,
     request: WriteRawRequest,
-    limits: DecodeLimits,
+    limits: RequestLimits,
 ) -> Result<StoredRequest, WriteError> {
     let profiles = parca_validation::profiles(request, limits)?;
     store.append(&profiles)?;

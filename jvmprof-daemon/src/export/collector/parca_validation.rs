@@ -5,9 +5,12 @@
 //! Parca would crash on a request (no label set, negative indices, an empty string table), it is
 //! refused as invalid here, and so are references that lead nowhere wherever they stand, because
 //! such a profile couldn't be shown. Where Parca takes what a bounded program can't (a profile that
-//! unpacks without end), it is refused as exhausting.
+//! unpacks without end, a request of very many profiles), it is refused as exhausting.
+
+mod request_budget;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,14 +20,22 @@ use crate::export::otlp::InvalidMessage;
 use crate::export::store::{NAME_LABEL, NewProfile, UnixNanos};
 use crate::profile::gzip::{self, GzipError};
 use crate::profile::model::LabelSet;
-use crate::profile::pprof::decode::{DecodeError, DecodeLimits, decode};
+use crate::profile::pprof::decode::DecodeError;
 use crate::profile::pprof::{self, CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Profile, ValueType};
 use crate::proto::profilestore::{RawProfileSeries, RawSample, WriteRawRequest};
 
+use request_budget::RequestBudget;
+pub use request_budget::RequestLimits;
+
 /// The reason why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteRefusal {
+    // Clients know by grpc-go's text that the request's parts may be taken.
+    #[error("received message larger than max ({profiles} profiles vs. {limit})")]
+    TooManyProfiles { profiles: usize, limit: usize },
+    #[error("received message larger than max (labels and unpacked profiles of more than {limit} bytes)")]
+    TooLarge { limit: usize },
     #[error("series without a label set")]
     NoLabelSet,
     #[error("missing label {NAME_LABEL}")]
@@ -67,7 +78,9 @@ impl WriteRefusal {
         match self {
             Self::Undecodable(
                 DecodeError::Gzip(GzipError::TooLarge { .. }) | DecodeError::TooManyEntries { .. },
-            ) => Code::ResourceExhausted,
+            )
+            | Self::TooManyProfiles { .. }
+            | Self::TooLarge { .. } => Code::ResourceExhausted,
             Self::Undecodable(DecodeError::Gzip(GzipError::Broken(_))) | Self::ProfileType(_) => {
                 Code::Unknown
             }
@@ -83,6 +96,17 @@ impl WriteRefusal {
     }
 }
 
+impl WriteRefusal {
+    /// The status for clients of OTLP and Pyroscope, to whom any other code than that of a request
+    /// as a whole that is too large would say less than that something is wrong with it.
+    pub(super) fn into_plain_status(self) -> Status {
+        match self {
+            Self::TooManyProfiles { .. } | Self::TooLarge { .. } => self.into(),
+            other => Status::invalid_argument(other.to_string()),
+        }
+    }
+}
+
 impl From<WriteRefusal> for Status {
     fn from(refusal: WriteRefusal) -> Self {
         Self::new(refusal.code(), refusal.to_string())
@@ -94,12 +118,15 @@ impl From<WriteRefusal> for Status {
 ///
 /// # Errors
 /// The first reason to refuse the request as a whole.
-pub fn profiles(request: WriteRawRequest, limits: DecodeLimits) -> Result<Vec<NewProfile>, WriteRefusal> {
+pub fn profiles(request: WriteRawRequest, limits: RequestLimits) -> Result<Vec<NewProfile>, WriteRefusal> {
+    let mut budget = RequestBudget::of(&request, limits)?;
     let mut profiles = Vec::new();
     for RawProfileSeries { labels, samples } in request.series {
-        let labels = label_set(labels.ok_or(WriteRefusal::NoLabelSet)?)?;
+        let labels = labels.ok_or(WriteRefusal::NoLabelSet)?;
+        budget.take(labels.labels.iter().map(|label| label.name.len() + label.value.len()).sum())?;
+        let labels = Arc::new(label_set(labels)?);
         for sample in samples {
-            profiles.extend(profile(&labels, sample, limits)?);
+            profiles.extend(profile(&labels, sample, &mut budget)?);
         }
     }
     Ok(profiles)
@@ -135,11 +162,11 @@ fn is_label_name(name: &str) -> bool {
 }
 
 fn profile(
-    labels: &LabelSet,
+    labels: &Arc<LabelSet>,
     sample: RawSample,
-    limits: DecodeLimits,
+    budget: &mut RequestBudget,
 ) -> Result<Option<NewProfile>, WriteRefusal> {
-    let profile = decode(&sample.raw_profile, limits)?;
+    let profile = budget.decode(&sample.raw_profile)?;
     check(&profile, sample.executable_info.len())?;
     if profile.sample.iter().all(|sample| sample.value.iter().all(|value| *value == 0)) {
         return Ok(None);
@@ -152,7 +179,7 @@ fn profile(
         Bytes::from(gzip::compress(&bytes).map_err(WriteRefusal::Compress)?)
     };
     Ok(Some(NewProfile {
-        labels: labels.clone(),
+        labels: Arc::clone(labels),
         start: UnixNanos(profile.time_nanos),
         duration: Duration::from_nanos(u64::try_from(profile.duration_nanos).unwrap_or(0)),
         samples: pprof::total(&profile),

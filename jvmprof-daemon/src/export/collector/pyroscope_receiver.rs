@@ -42,7 +42,7 @@ pub(super) async fn post(
         let series = message.series.into_iter().map(series_of).collect();
         let request = WriteRawRequest { series, ..WriteRawRequest::default() };
         collector.store_series(move |_| Ok(request)).await.map_err(|error| match error {
-            WriteError::Refused(refusal) => Status::invalid_argument(refusal.to_string()),
+            WriteError::Refused(refusal) => refusal.into_plain_status(),
             other => other.into(),
         })
     };

@@ -1,6 +1,7 @@
 //! The collector as a receiver of OTLP and of Pyroscope's pushes: this project's own sinks push to
 //! it, and others send what is wrong.
 
+mod request_limits;
 mod slots;
 
 use std::collections::BTreeSet;
@@ -18,11 +19,12 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
 use tokio::net::TcpListener;
 
+use super::parca_validation::RequestLimits;
 use super::*;
 use crate::event_type::EventType;
 use crate::export::http_client::{HttpClient, HttpOptions};
 use crate::export::otlp::{self, OtlpClient, OtlpOptions, OtlpProtocol};
-use crate::export::parca::PushOutcome;
+use crate::export::parca::{ParcaClient, ParcaOptions, PushOutcome};
 use crate::export::pyroscope::{self, PyroscopeClient, PyroscopeOptions};
 use crate::export::store::{Matcher, Store, StoreOptions, TimeRange};
 use crate::profile::model::{Batch, FrameKind, SampleLabel, SampleLabels};
@@ -31,14 +33,19 @@ use crate::profile::pprof::for_push;
 use crate::profile::testing::{batch, inlined, line, located, mapping, series};
 use crate::proto::pprof::Profile;
 
-async fn start(limits: DecodeLimits) -> (tempfile::TempDir, Arc<CollectorService>, SocketAddr) {
+async fn start(limits: impl Into<RequestLimits>) -> (tempfile::TempDir, Arc<CollectorService>, SocketAddr) {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::open(dir.path(), StoreOptions::default()).unwrap());
     let collector = Arc::new(CollectorService::with_limits(store, limits));
+    let address = serve_routes(routes(Arc::clone(&collector))).await;
+    (dir, collector, address)
+}
+
+async fn serve_routes(router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(listener, routes(Arc::clone(&collector)), std::future::pending()));
-    (dir, collector, address)
+    tokio::spawn(serve(listener, router, std::future::pending()));
+    address
 }
 
 fn otlp_client(address: SocketAddr, protocol: OtlpProtocol) -> OtlpClient {
@@ -60,6 +67,23 @@ fn batch_of(event: EventType) -> Batch {
         label("span_id", "b7ad6b7169203331"),
     ]);
     Batch { event, ..batch(vec![series]) }
+}
+
+/// What our clients make of a collector's answers to a push by Parca's protocol, OTLP by gRPC and
+/// by HTTP, and Pyroscope's.
+async fn outcomes(address: SocketAddr) -> [PushOutcome; 4] {
+    let batch = batch_of(EventType::Cpu);
+    let parca = ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap();
+    let parca = parca.send(&parca.requests(&batch).unwrap()[0]).await;
+    let request = otlp::requests(&batch).unwrap().remove(0);
+    let grpc = otlp_client(address, OtlpProtocol::Grpc).send(&request).await;
+    let http = otlp_client(address, OtlpProtocol::Http).send(&request).await;
+    let options = PyroscopeOptions {
+        max_age: Duration::from_secs(1 << 40),
+        ..PyroscopeOptions::new(HttpOptions::new(format!("http://{address}")))
+    };
+    let request = pyroscope::requests(&batch).unwrap().requests.remove(0);
+    [parca, grpc, http, PyroscopeClient::new(options).unwrap().send(&request).await]
 }
 
 /// Each sample as text: functions with lines and files, labels, values.

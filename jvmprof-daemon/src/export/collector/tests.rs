@@ -247,7 +247,12 @@ async fn bombs_and_giants_are_refused_as_exhausting() {
     let giant = request_of(LABELS, vec![0; MAX_MESSAGE_BYTES + 1]);
     let status = running.client.write_raw(giant).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-    running.client.write_raw(request(&good_profile())).await.expect("and it goes on");
+    let mut packing = running.client.clone().send_compressed(CompressionEncoding::Gzip);
+    let giant = request_of(LABELS, vec![0; MAX_MESSAGE_BYTES + 1]);
+    let status = packing.write_raw(giant).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("exceeded while decompressing message"), "{status}");
+    packing.write_raw(request(&good_profile())).await.expect("and it goes on");
 }
 
 #[tokio::test]

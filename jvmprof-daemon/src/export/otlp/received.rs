@@ -74,6 +74,11 @@ pub fn series(
     Ok(WriteRawRequest { series, ..WriteRawRequest::default() })
 }
 
+/// Bytes that a series takes in memory beside its labels and its profile, from above.
+const SERIES_BYTES: usize = 512;
+/// Bytes that a label takes in memory beside its texts, from above.
+const LABEL_BYTES: usize = 128;
+
 /// What may still be made of a message, in bytes.
 #[derive(Debug)]
 struct SizeLimit {
@@ -107,10 +112,14 @@ fn labels_of(
         let value = text_of(attribute.value.as_ref(), strings).filter(|value| !value.is_empty());
         let Some(value) = value.filter(|_| !key.is_empty()) else { continue };
         // Before the copy is made: many attributes may refer to one long text.
-        size.take(key.len() + value.len())?;
+        size.take(label_bytes(key, &value))?;
         labels.entry(label_of_resource(key)).or_insert_with(|| value.into_owned());
     }
     Ok(labels)
+}
+
+fn label_bytes(name: &str, value: &str) -> usize {
+    LABEL_BYTES + name.len() + value.len()
 }
 
 /// The text of a table; the empty one for an index that leads nowhere.
@@ -154,7 +163,7 @@ fn series_of(
     profile: &pprof::Profile,
     size: &mut SizeLimit,
 ) -> Result<RawProfileSeries, InvalidMessage> {
-    size.take(labels.iter().map(|(name, value)| name.len() + value.len()).sum())?;
+    size.take(SERIES_BYTES + labels.iter().map(|(name, value)| label_bytes(name, value)).sum::<usize>())?;
     let label = |(name, value): (&String, &String)| Label { name: name.clone(), value: value.clone() };
     let others = labels.iter().filter(|(name, _)| *name != NAME_LABEL).map(label);
     let labels = std::iter::once(Label { name: NAME_LABEL.to_owned(), value: name }).chain(others).collect();

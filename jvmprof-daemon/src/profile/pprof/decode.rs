@@ -1,5 +1,7 @@
 //! Reading pprof bytes that somebody else wrote, within limits.
 
+use std::borrow::Cow;
+
 use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
@@ -38,16 +40,28 @@ pub enum DecodeError {
 /// # Errors
 /// See [`DecodeError`].
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Profile, DecodeError> {
-    if gzip::is_gzip(bytes) {
-        return parse(&gzip::decompress(bytes, limits.max_bytes)?, limits);
-    }
-    if bytes.len() > limits.max_bytes {
-        return Err(GzipError::TooLarge { limit: limits.max_bytes }.into());
-    }
-    parse(bytes, limits)
+    parse(&unpack(bytes, limits.max_bytes)?, limits)
 }
 
-fn parse(bytes: &[u8], limits: DecodeLimits) -> Result<Profile, DecodeError> {
+/// Returns the bytes of a profile without the compression, if it has any.
+///
+/// # Errors
+/// It isn't whole, or these bytes are more than `max_bytes`.
+pub fn unpack(bytes: &[u8], max_bytes: usize) -> Result<Cow<'_, [u8]>, GzipError> {
+    if gzip::is_gzip(bytes) {
+        return Ok(gzip::decompress(bytes, max_bytes)?.into());
+    }
+    if bytes.len() > max_bytes {
+        return Err(GzipError::TooLarge { limit: max_bytes });
+    }
+    Ok(bytes.into())
+}
+
+/// Parses a profile without compression. Its ids and indices aren't checked.
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn parse(bytes: &[u8], limits: DecodeLimits) -> Result<Profile, DecodeError> {
     let limit = limits.max_entries;
     if count_entries(bytes, limit)? > limit {
         return Err(DecodeError::TooManyEntries { limit });

@@ -1,31 +1,6 @@
 //! Answers to requests that find no slot or take too long, by the client of each protocol.
 
 use super::*;
-use crate::export::parca::{ParcaClient, ParcaOptions};
-
-async fn serve_routes(router: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(listener, router, std::future::pending()));
-    address
-}
-
-/// What our clients make of a collector's answers to a push by Parca's protocol, OTLP by gRPC and
-/// by HTTP, and Pyroscope's.
-async fn outcomes(address: SocketAddr) -> [PushOutcome; 4] {
-    let batch = batch_of(EventType::Cpu);
-    let parca = ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap();
-    let parca = parca.send(&parca.requests(&batch).unwrap()[0]).await;
-    let request = otlp::requests(&batch).unwrap().remove(0);
-    let grpc = otlp_client(address, OtlpProtocol::Grpc).send(&request).await;
-    let http = otlp_client(address, OtlpProtocol::Http).send(&request).await;
-    let options = PyroscopeOptions {
-        max_age: Duration::from_secs(1 << 40),
-        ..PyroscopeOptions::new(HttpOptions::new(format!("http://{address}")))
-    };
-    let request = pyroscope::requests(&batch).unwrap().requests.remove(0);
-    [parca, grpc, http, PyroscopeClient::new(options).unwrap().send(&request).await]
-}
 
 #[tokio::test]
 async fn what_finds_no_slot_is_sent_again_whatever_its_protocol() {
