@@ -104,7 +104,7 @@ impl PortAccess {
 
 async fn run_collector(args: &CollectorArgs) -> anyhow::Result<()> {
     let access = PortAccess::read(args)?;
-    let options = StoreOptions { limit_bytes: args.limit_mib << 20 };
+    let options = StoreOptions { limit_bytes: args.limit_mib << 20, ..StoreOptions::default() };
     let store = Arc::new(Store::open_shared(&args.dir, options).with_context(|| {
         let dir = args.dir.display();
         format!(

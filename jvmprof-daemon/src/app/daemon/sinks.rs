@@ -32,7 +32,10 @@ pub(super) fn open(args: &DaemonArgs, before: SampleTotals) -> anyhow::Result<De
         })?;
     }
     if args.local_store.local_store || delivery.is_empty() {
-        let limits = StoreOptions { limit_bytes: args.local_store.local_store_limit_mib << 20 };
+        let limits = StoreOptions {
+            limit_bytes: args.local_store.local_store_limit_mib << 20,
+            ..StoreOptions::default()
+        };
         let store = Store::open(&args.local_store.local_store_directory, limits).map_err(|error| {
             let advice = match error {
                 StoreError::Locked { .. } => {

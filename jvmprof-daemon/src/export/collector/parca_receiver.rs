@@ -58,7 +58,9 @@ impl From<WriteError> for Status {
             WriteError::Store(error) if error.is_out_of_space() => {
                 Self::resource_exhausted(error.to_string())
             }
-            WriteError::Store(StoreError::TooLarge { .. }) => Self::invalid_argument(failure.to_string()),
+            WriteError::Store(StoreError::TooLarge { .. } | StoreError::LabelSetTooLarge { .. }) => {
+                Self::invalid_argument(failure.to_string())
+            }
             // Nothing is wrong with the profiles: whoever pushed them keeps them.
             WriteError::Store(StoreError::WrittenByOther { .. } | StoreError::ReadOnly { .. }) => {
                 Self::permission_denied(failure.to_string())

@@ -17,16 +17,21 @@ use bytes::Bytes;
 use tonic::{Code, Status};
 
 use crate::export::otlp::InvalidMessage;
-use crate::export::store::{NAME_LABEL, NewProfile, UnixNanos};
+use crate::export::store::{MAX_LABEL_SET_BYTES, NAME_LABEL, NewProfile, UnixNanos};
 use crate::profile::gzip::{self, GzipError};
 use crate::profile::model::LabelSet;
 use crate::profile::pprof::decode::DecodeError;
 use crate::profile::pprof::{self, CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Profile, ValueType};
-use crate::proto::profilestore::{RawProfileSeries, RawSample, WriteRawRequest};
+use crate::proto::profilestore::{
+    Label, LabelSet as PushedLabelSet, RawProfileSeries, RawSample, WriteRawRequest,
+};
 
 use request_budget::RequestBudget;
 pub use request_budget::RequestLimits;
+
+/// Characters of a name that a message shows.
+const SHOWN_CHARACTERS: usize = 100;
 
 /// The reason why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +49,11 @@ pub enum WriteRefusal {
     LabelName(String),
     #[error("duplicate label name: {0:?}")]
     DuplicateLabel(String),
+    #[error(
+        "label set of {bytes} bytes: the limit is {MAX_LABEL_SET_BYTES} bytes (series {series:?}, its longest \
+         label is {label:?})"
+    )]
+    LabelSetTooLarge { series: String, label: String, bytes: usize },
     #[error(transparent)]
     Undecodable(#[from] DecodeError),
     #[error("invalid profile: {0}")]
@@ -89,6 +99,7 @@ impl WriteRefusal {
             | Self::NoName
             | Self::LabelName(_)
             | Self::DuplicateLabel(_)
+            | Self::LabelSetTooLarge { .. }
             | Self::Undecodable(DecodeError::Protobuf(_))
             | Self::Profile(_)
             | Self::Otlp(_) => Code::InvalidArgument,
@@ -123,7 +134,7 @@ pub fn profiles(request: WriteRawRequest, limits: RequestLimits) -> Result<Vec<N
     let mut profiles = Vec::new();
     for RawProfileSeries { labels, samples } in request.series {
         let labels = labels.ok_or(WriteRefusal::NoLabelSet)?;
-        budget.take(labels.labels.iter().map(|label| label.name.len() + label.value.len()).sum())?;
+        budget.take(label_set_bytes(&labels)?)?;
         let labels = Arc::new(label_set(labels)?);
         for sample in samples {
             profiles.extend(profile(&labels, sample, &mut budget)?);
@@ -132,7 +143,22 @@ pub fn profiles(request: WriteRawRequest, limits: RequestLimits) -> Result<Vec<N
     Ok(profiles)
 }
 
-fn label_set(labels: crate::proto::profilestore::LabelSet) -> Result<LabelSet, WriteRefusal> {
+/// The bytes of the names and values of a label set that isn't too large.
+fn label_set_bytes(labels: &PushedLabelSet) -> Result<usize, WriteRefusal> {
+    let of = |label: &Label| label.name.len() + label.value.len();
+    let bytes: usize = labels.labels.iter().map(of).sum();
+    if bytes > MAX_LABEL_SET_BYTES {
+        let name = labels.labels.iter().find(|label| label.name == NAME_LABEL);
+        let longest = labels.labels.iter().max_by_key(|label| of(label));
+        let shown = |text: &str| text.chars().take(SHOWN_CHARACTERS).collect::<String>();
+        let series = name.map(|label| shown(&label.value)).unwrap_or_default();
+        let label = longest.map(|label| shown(&label.name)).unwrap_or_default();
+        return Err(WriteRefusal::LabelSetTooLarge { series, label, bytes });
+    }
+    Ok(bytes)
+}
+
+fn label_set(labels: PushedLabelSet) -> Result<LabelSet, WriteRefusal> {
     let (mut name, mut set) = (String::new(), BTreeMap::new());
     for label in labels.labels {
         if label.name == NAME_LABEL {

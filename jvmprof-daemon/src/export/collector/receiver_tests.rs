@@ -228,6 +228,17 @@ async fn hostile_messages_are_refused_with_what_is_wrong_and_nothing_is_stored()
     };
     let attributes = (0..200).map(refers).collect();
     long_text.resource_profiles[0].resource = Some(Resource { attributes, ..Resource::default() });
+    // What is nothing on the wire, and something in memory.
+    let mut many = message(vec![good()]);
+    let profiles = &mut many.resource_profiles[0].scope_profiles[0].profiles;
+    *profiles = vec![profiles[0].clone(); 3_000];
+    let mut many_labels = message(vec![good()]);
+    let attributes = (0..8_000).map(|number| KeyValue {
+        value: Some(AnyValue { value: Some(Value::BoolValue(true)) }),
+        ..refers(number)
+    });
+    many_labels.resource_profiles[0].resource =
+        Some(Resource { attributes: attributes.collect(), ..Resource::default() });
     let otlp = (otlp_receiver::HTTP_PATH, "application/x-protobuf");
     let pyroscope = (pyroscope_receiver::PATH, "application/proto");
     for ((path, content_type), body, status, expected) in [
@@ -238,6 +249,8 @@ async fn hostile_messages_are_refused_with_what_is_wrong_and_nothing_is_stored()
         (otlp, no_type.encode_to_vec(), 400, "a profile without a sample type"),
         (otlp, bomb.encode_to_vec(), 400, "more than 1048576 bytes of pprof"),
         (otlp, long_text.encode_to_vec(), 400, "more than 1048576 bytes of pprof"),
+        (otlp, many.encode_to_vec(), 400, "more than 1048576 bytes of pprof"),
+        (otlp, many_labels.encode_to_vec(), 400, "more than 1048576 bytes of pprof"),
         (otlp, vec![0xff; 40], 400, "parsing an OTLP message"),
         (otlp, vec![0; MAX_OTHER_MESSAGE_BYTES + 1], 413, "length limit exceeded"),
         ((otlp.0, "application/json"), Vec::new(), 415, "only application/x-protobuf is taken"),

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::{Code, Status};
 
 use super::*;
-use crate::export::store::{Matcher, Store, StoreOptions, TimeRange};
+use crate::export::store::{MAX_LABEL_SET_BYTES, Matcher, Store, StoreOptions, TimeRange};
 use crate::profile::gzip;
 use crate::profile::model::FrameKind;
 use crate::profile::pprof::decode::DecodeLimits;
@@ -138,6 +138,19 @@ async fn label_sets_are_held_to_parcas_rules() {
 }
 
 #[tokio::test]
+async fn a_label_set_that_is_too_large_is_refused_by_its_name() {
+    let mut running = start().await;
+    let long = "x".repeat(MAX_LABEL_SET_BYTES);
+    let labels = [("__name__", "cpu"), ("node", "a"), ("long", &long)];
+    let request = request_of(&labels, to_bytes(&good_profile()).unwrap());
+    let status = refusal(&mut running, request).await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let expected =
+        "label set of 65556 bytes: the limit is 65536 bytes (series \"cpu\", its longest label is \"long\")";
+    assert_eq!(status.message(), expected);
+}
+
+#[tokio::test]
 async fn profiles_are_held_to_parcas_rules() {
     type Damage = fn(&mut Profile);
     let cases: &[(&str, Damage)] = &[
@@ -257,7 +270,7 @@ async fn bombs_and_giants_are_refused_as_exhausting() {
 
 #[tokio::test]
 async fn a_store_that_fails_is_not_a_refusal() {
-    let options = StoreOptions { limit_bytes: 10 };
+    let options = StoreOptions { limit_bytes: 10, ..StoreOptions::default() };
     let mut running = start_with(options, DecodeLimits::default()).await;
     let status = running.client.write_raw(request(&good_profile())).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "it will never fit: {status}");

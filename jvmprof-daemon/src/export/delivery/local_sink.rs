@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::sink_queue::SinkQueue;
+use crate::event_type::SamplesByEvent;
 use crate::export::store::{NewProfile, Store};
-use crate::profile::model::Batch;
+use crate::profile::model::{Batch, Series};
 
 /// Stores batches, one after the other, until no more come.
 pub(super) async fn append(
@@ -22,7 +23,10 @@ pub(super) async fn append(
         let mut state = sink_queue.state();
         state.counts.waiting -= samples;
         match written {
-            Ok(()) => state.counts.delivered += samples,
+            Ok(refused) => {
+                state.counts.delivered += samples - refused;
+                state.counts.losses.store_failed += refused;
+            }
             Err(error) => {
                 state.counts.losses.store_failed += samples;
                 drop(state);
@@ -33,6 +37,19 @@ pub(super) async fn append(
     }
 }
 
-fn write(store: &Store, batch: &Batch) -> anyhow::Result<()> {
-    Ok(store.append(&NewProfile::of_batch(batch)?)?)
+/// Stores a batch, but for series whose labels are too many: those of one process cost no other its
+/// samples. Returns the samples of these.
+fn write(store: &Store, batch: &Batch) -> anyhow::Result<SamplesByEvent> {
+    let mut profiles = NewProfile::of_batch(batch)?;
+    let refusals = store.label_refusals(&profiles);
+    let mut refused = 0;
+    // From the end, so that positions stay what they are. A profile is of the series at its place.
+    for (position, error) in refusals.iter().rev() {
+        let samples = batch.series.get(*position).map_or(0, Series::events);
+        tracing::error!(event = batch.event.as_str(), samples, %error, "a series can't be stored");
+        refused += samples;
+        profiles.remove(*position);
+    }
+    store.append(&profiles)?;
+    Ok(SamplesByEvent::of(batch.event, refused))
 }

@@ -54,7 +54,7 @@ impl Store {
     pub fn open(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         staged_files::create_dir(&file_names::series_root(dir))?;
         let lock = lock(dir)?;
-        let state = scan(dir, Leftovers::Remove, Strangers::Report)?;
+        let state = scan(dir, options.max_label_bytes, Leftovers::Remove, Strangers::Report)?;
         let store = Self::new(dir, options, Access::Write, state);
         *store.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
         store.remove_over_limit();
@@ -67,13 +67,15 @@ impl Store {
     /// # Errors
     /// The directory isn't there, isn't a store's, or can't be listed.
     pub fn open_for_reading(dir: &Path) -> Result<Self, StoreError> {
-        let state = scan(dir, Leftovers::Leave, Strangers::Report).map_err(|error| match error {
+        let options = StoreOptions::default();
+        let state = scan(dir, options.max_label_bytes, Leftovers::Leave, Strangers::Report);
+        let state = state.map_err(|error| match error {
             StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound && dir.is_dir() => {
                 StoreError::NoStore { dir: dir.to_owned() }
             }
             other => other,
         })?;
-        Ok(Self::new(dir, StoreOptions::default(), Access::Read, state))
+        Ok(Self::new(dir, options, Access::Read, state))
     }
 
     /// Opens a directory that another process may write to, now or later, and creates it if it
@@ -93,7 +95,7 @@ impl Store {
             }
             Err(error) => return Err(error),
         }
-        let state = scan(dir, Leftovers::Leave, Strangers::Report)?;
+        let state = scan(dir, options.max_label_bytes, Leftovers::Leave, Strangers::Report)?;
         Ok(Self::new(dir, options, Access::WriteWhenNeeded, state).following())
     }
 
@@ -119,10 +121,15 @@ impl Store {
 
     fn read_again(&self, writer: &Option<DirectoryLock>) -> Result<(), StoreError> {
         if writer.is_none() {
-            let read = scan(&self.dir, Leftovers::Leave, Strangers::Ignore)?;
+            let read = self.scan_again(Leftovers::Leave)?;
             self.state().index = read.index;
         }
         Ok(())
+    }
+
+    /// Strangers were reported when it was read for the first time.
+    fn scan_again(&self, leftovers: Leftovers) -> Result<StoreState, StoreError> {
+        scan(&self.dir, self.options.max_label_bytes, leftovers, Strangers::Ignore)
     }
 
     /// Reads a directory that is followed again, unless that was done a moment ago or is being
@@ -158,7 +165,7 @@ impl Store {
             StoreError::Locked { .. } => StoreError::WrittenByOther { dir: dir() },
             other => other,
         })?;
-        let read = scan(&self.dir, Leftovers::Remove, Strangers::Ignore)?;
+        let read = self.scan_again(Leftovers::Remove)?;
         self.state().index = read.index;
         *writer = Some(lock);
         self.remove_over_limit();

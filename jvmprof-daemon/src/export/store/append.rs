@@ -11,6 +11,7 @@ use prost::Message as _;
 
 use super::file_names;
 use super::index::{ProfileEntry, StoreIndex};
+use super::label_limits::{MAX_LABEL_SET_BYTES, SHOWN_CHARACTERS, label_set_bytes};
 use super::parallel_sync;
 use super::staged_files::{self, StagedFile};
 use super::types::{ProfileRef, UnixNanos};
@@ -56,7 +57,7 @@ impl NewProfile {
 }
 
 /// Label sets that the index doesn't have yet, by their folders.
-pub(super) type NewSeries<'a> = BTreeMap<String, &'a Arc<LabelSet>>;
+type NewSeries<'a> = BTreeMap<String, &'a Arc<LabelSet>>;
 
 /// A profile on its way: where it goes, and its entry once it is there.
 struct PlannedWrite {
@@ -111,7 +112,41 @@ impl Store {
                 return Err(StoreError::TooLarge { bytes, limit });
             }
         }
-        Ok(())
+        self.label_refusals(profiles).into_iter().next().map_or(Ok(()), |(_, refusal)| Err(refusal))
+    }
+
+    /// Returns which of these profiles can't be stored because of their labels, by their positions,
+    /// and why. The others can be, together.
+    pub fn label_refusals(&self, profiles: &[NewProfile]) -> Vec<(usize, StoreError)> {
+        let state = self.state();
+        let limit = self.options.max_label_bytes;
+        let mut new = BTreeSet::<&LabelSet>::new();
+        let mut used = state.index.label_bytes();
+        let mut refusals = Vec::new();
+        for (position, profile) in profiles.iter().enumerate() {
+            let labels = &*profile.labels;
+            let bytes = label_set_bytes(labels);
+            if bytes > MAX_LABEL_SET_BYTES {
+                let name = labels.get(NAME_LABEL).map_or("", String::as_str);
+                let series = name.chars().take(SHOWN_CHARACTERS).collect();
+                let refusal = StoreError::LabelSetTooLarge { series, bytes, limit: MAX_LABEL_SET_BYTES };
+                refusals.push((position, refusal));
+                continue;
+            }
+            let folder = folder_for(&state.index, &NewSeries::new(), labels);
+            if state.index.get(&folder).is_some() || new.contains(labels) {
+                continue;
+            }
+            let bytes = bytes as u64;
+            if used.saturating_add(bytes) > limit {
+                let refusal = StoreError::NoRoomForLabels { dir: self.dir.clone(), bytes, used, limit };
+                refusals.push((position, refusal));
+                continue;
+            }
+            used += bytes;
+            new.insert(labels);
+        }
+        refusals
     }
 
     fn plan<'a>(&self, profiles: &'a [NewProfile]) -> (Vec<PlannedWrite>, NewSeries<'a>) {
@@ -263,7 +298,7 @@ fn stage_file(staged: &mut Vec<StagedFile>, dir: &Path, name: &str, bytes: &[u8]
 
 /// The folder that has, or is to have, this label set: its fingerprint, numbered if another set has
 /// the same one.
-pub(super) fn folder_for(index: &StoreIndex, new: &NewSeries<'_>, labels: &LabelSet) -> String {
+fn folder_for(index: &StoreIndex, new: &NewSeries<'_>, labels: &LabelSet) -> String {
     let fingerprint = file_names::fingerprint(labels);
     let mut candidate = fingerprint.clone();
     let mut suffix = 2_u32;

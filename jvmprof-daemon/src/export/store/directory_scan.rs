@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use super::index::StoreIndex;
+use super::label_limits::label_set_bytes;
 use super::{StoreCounters, StoreError, StoreState, file_names, staged_files, sums};
 use crate::profile::model::LabelSet;
 
@@ -30,16 +31,22 @@ struct DirectoryScan {
     counters: StoreCounters,
     leftovers: Leftovers,
     strangers: Strangers,
+    max_label_bytes: u64,
 }
 
-/// Reads the directory.
+/// Reads the directory, and of labels no more than `max_label_bytes`.
 ///
 /// # Errors
 /// It can't be listed.
-pub(super) fn scan(dir: &Path, leftovers: Leftovers, strangers: Strangers) -> Result<StoreState, StoreError> {
+pub(super) fn scan(
+    dir: &Path,
+    max_label_bytes: u64,
+    leftovers: Leftovers,
+    strangers: Strangers,
+) -> Result<StoreState, StoreError> {
     let root = file_names::series_root(dir);
     let (index, counters) = (StoreIndex::default(), StoreCounters::default());
-    let mut scan = DirectoryScan { index, counters, leftovers, strangers };
+    let mut scan = DirectoryScan { index, counters, leftovers, strangers, max_label_bytes };
     for entry in fs::read_dir(&root).map_err(StoreError::io("list", &root))? {
         let entry = entry.map_err(StoreError::io("list", &root))?;
         scan.series(&entry);
@@ -70,6 +77,11 @@ impl DirectoryScan {
             Err(Unreadable::Absent) => return self.unlabelled(&path),
             Err(Unreadable::Broken(reason)) => return self.skip(&path.join(file_names::LABELS), &reason),
         };
+        let of_all = self.index.label_bytes().saturating_add(label_set_bytes(&labels) as u64);
+        if of_all > self.max_label_bytes {
+            let limit = self.max_label_bytes;
+            return self.skip(&path, &format!("the labels of all series take more than {limit} bytes"));
+        }
         let listing = match fs::read_dir(&path) {
             Ok(listing) => listing,
             // Removed by the writer while we, a reader, listed the series.

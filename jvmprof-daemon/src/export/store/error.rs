@@ -29,6 +29,14 @@ pub enum StoreError {
     NoName,
     #[error("a profile of {bytes} bytes can't be stored: the limit of the store is {limit} bytes")]
     TooLarge { bytes: u64, limit: u64 },
+    #[error("a label set of {bytes} bytes can't be stored: the limit is {limit} bytes (series {series:?})")]
+    LabelSetTooLarge { series: String, bytes: usize, limit: usize },
+    #[error(
+        "no room for a new series in {}: the labels of all series take {used} bytes, its own {bytes}, and the limit \
+         is {limit}; series that are there are taken on",
+        dir.display()
+    )]
+    NoRoomForLabels { dir: PathBuf, bytes: u64, used: u64, limit: u64 },
     #[error("writing labels as JSON: {0}")]
     Labels(#[from] serde_json::Error),
 }
@@ -38,12 +46,16 @@ impl StoreError {
         move |source| Self::Io { call, path: path.to_owned(), source }
     }
 
-    /// Returns true if the disk is full: the profile may fit later, when something has been
-    /// removed.
+    /// Returns true if the disk, or the index, is full: the profile may fit later, when something
+    /// has been removed.
     pub fn is_out_of_space(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if matches!(
-            source.kind(),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-        ))
+        match self {
+            Self::Io { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+            ),
+            Self::NoRoomForLabels { .. } => true,
+            _ => false,
+        }
     }
 }

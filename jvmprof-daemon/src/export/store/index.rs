@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::label_limits::label_set_bytes;
 use super::types::{ProfileRef, SumEntry, SumPeriod, UnixNanos};
 use crate::profile::model::LabelSet;
 
@@ -43,7 +44,8 @@ impl ProfileEntry {
 pub(super) struct SeriesEntry {
     pub(super) fingerprint: Arc<str>,
     pub(super) labels: Arc<LabelSet>,
-    label_bytes: u64,
+    /// Of the file, in blocks.
+    label_file_bytes: u64,
     entries: BTreeMap<(UnixNanos, u64), ProfileEntry>,
     sums: BTreeMap<SumPeriod, SumEntry>,
 }
@@ -72,6 +74,8 @@ pub(super) struct StoreIndex {
     /// files share a number.
     by_age: BTreeSet<(UnixNanos, u64, Arc<str>)>,
     used_bytes: u64,
+    /// Of the labels of all series, in memory.
+    label_bytes: u64,
     next_number: u64,
 }
 
@@ -88,6 +92,10 @@ impl StoreIndex {
         self.used_bytes
     }
 
+    pub(super) fn label_bytes(&self) -> u64 {
+        self.label_bytes
+    }
+
     /// A number that no profile of this store has had.
     pub(super) fn take_number(&mut self) -> u64 {
         let number = self.next_number;
@@ -95,19 +103,25 @@ impl StoreIndex {
         number
     }
 
-    pub(super) fn add_series(&mut self, fingerprint: &str, labels: Arc<LabelSet>, label_bytes: u64) {
+    pub(super) fn add_series(&mut self, fingerprint: &str, labels: Arc<LabelSet>, file_bytes: u64) {
         let fingerprint: Arc<str> = fingerprint.into();
         let series = SeriesEntry {
             fingerprint: Arc::clone(&fingerprint),
             labels,
-            label_bytes: in_blocks(label_bytes),
+            label_file_bytes: in_blocks(file_bytes),
             entries: BTreeMap::new(),
             sums: BTreeMap::new(),
         };
-        self.used_bytes = self.used_bytes.saturating_add(series.label_bytes);
+        self.used_bytes = self.used_bytes.saturating_add(series.label_file_bytes);
+        self.label_bytes = self.label_bytes.saturating_add(label_set_bytes(&series.labels) as u64);
         if let Some(replaced) = self.by_fingerprint.insert(fingerprint, series) {
-            self.used_bytes = self.used_bytes.saturating_sub(replaced.label_bytes);
+            self.forget_labels(&replaced);
         }
+    }
+
+    fn forget_labels(&mut self, of: &SeriesEntry) {
+        self.used_bytes = self.used_bytes.saturating_sub(of.label_file_bytes);
+        self.label_bytes = self.label_bytes.saturating_sub(label_set_bytes(&of.labels) as u64);
     }
 
     /// Adds a profile to a series that is known; nothing happens if it isn't.
@@ -160,7 +174,7 @@ impl StoreIndex {
 
     fn remove_series(&mut self, fingerprint: &str) -> bool {
         let Some(series) = self.by_fingerprint.remove(fingerprint) else { return false };
-        self.used_bytes = self.used_bytes.saturating_sub(series.label_bytes);
+        self.forget_labels(&series);
         true
     }
 }

@@ -18,6 +18,7 @@ mod directory_scan;
 mod error;
 mod file_names;
 mod index;
+mod label_limits;
 mod parallel_sync;
 mod queries;
 mod staged_files;
@@ -34,6 +35,7 @@ use crate::profile::model::LabelSet;
 
 pub use append::NewProfile;
 pub use error::StoreError;
+pub use label_limits::MAX_LABEL_SET_BYTES;
 pub use sums::{HOUR, MissingSum, SUM_MAKER, SUM_PERIODS, SumWrite, digest_of};
 pub use types::{Matcher, ProfileRef, SeriesInfo, SumPeriod, TimeRange, UnixNanos};
 
@@ -46,11 +48,14 @@ pub struct StoreOptions {
     /// Oldest profiles are removed when the files take more than this. Counted in blocks of 4 KiB,
     /// as file systems allocate.
     pub limit_bytes: u64,
+    /// New series are refused when the labels of all would take more than this, in memory. Those
+    /// that are there are taken on.
+    pub max_label_bytes: u64,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { limit_bytes: 4 << 30 }
+        Self { limit_bytes: 4 << 30, max_label_bytes: label_limits::MAX_LABEL_BYTES }
     }
 }
 
@@ -65,7 +70,8 @@ pub struct StoreCounters {
     pub removed_bytes: u64,
     /// Half-written files of an earlier crash, removed at opening.
     pub leftovers_removed: u64,
-    /// Files and folders that aren't ours or can't be read, left alone.
+    /// Files and folders that aren't ours, can't be read or are beyond
+    /// [`StoreOptions::max_label_bytes`], left alone.
     pub skipped: u64,
 }
 

@@ -169,7 +169,7 @@ fn a_profile_copied_to_another_series_takes_nothing_away() {
     let other = dir.path().join("series").join(&profiles[1].fingerprint);
     fs::copy(&original, other.join(original.file_name().unwrap())).unwrap();
     drop(store);
-    let limit = StoreOptions { limit_bytes: 5 * 4096 };
+    let limit = StoreOptions { limit_bytes: 5 * 4096, ..StoreOptions::default() };
     let store = Store::open(dir.path(), limit).unwrap();
     assert_eq!(starts(&store), [5, 5, 6]);
     store.append(&[new(&[("pid", "2")], 7, 100)]).unwrap();
@@ -180,7 +180,8 @@ fn a_profile_copied_to_another_series_takes_nothing_away() {
 #[test]
 fn what_is_foreign_in_a_series_keeps_its_labels() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path(), StoreOptions { limit_bytes: 2 * 4096 }).unwrap();
+    let store =
+        Store::open(dir.path(), StoreOptions { limit_bytes: 2 * 4096, ..StoreOptions::default() }).unwrap();
     store.append(&[new(&[("pid", "1")], 5, 100)]).unwrap();
     let folder = series_dir(dir.path());
     fs::write(folder.join("notes.txt"), b"mine").unwrap();
@@ -247,7 +248,7 @@ fn a_folder_without_profiles_is_told_from_one_that_is_not_there() {
 fn the_oldest_profiles_go_when_the_limit_is_reached_and_their_folders_with_them() {
     let dir = tempfile::tempdir().unwrap();
     // A block for the labels and one for the profile, three times.
-    let limit = StoreOptions { limit_bytes: 6 * 4096 };
+    let limit = StoreOptions { limit_bytes: 6 * 4096, ..StoreOptions::default() };
     let store = Store::open(dir.path(), limit.clone()).unwrap();
     for at in [30, 10, 20] {
         store.append(&[new(&[("pid", &at.to_string())], at, 100)]).unwrap();
@@ -261,7 +262,7 @@ fn the_oldest_profiles_go_when_the_limit_is_reached_and_their_folders_with_them(
     let used = store.used_bytes();
     drop(store);
 
-    let smaller = StoreOptions { limit_bytes: 3 * 4096 };
+    let smaller = StoreOptions { limit_bytes: 3 * 4096, ..StoreOptions::default() };
     let store = Store::open(dir.path(), limit).unwrap();
     assert_eq!(store.used_bytes(), used);
     drop(store);
@@ -272,7 +273,8 @@ fn the_oldest_profiles_go_when_the_limit_is_reached_and_their_folders_with_them(
 #[test]
 fn a_profile_larger_than_the_limit_is_refused_instead_of_emptying_the_store() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path(), StoreOptions { limit_bytes: 10_000 }).unwrap();
+    let store =
+        Store::open(dir.path(), StoreOptions { limit_bytes: 10_000, ..StoreOptions::default() }).unwrap();
     store.append(&[new(&[("pid", "1")], 5, 100)]).unwrap();
     let error = store.append(&[new(&[("pid", "1")], 6, 20_000)]).unwrap_err();
     assert!(matches!(error, StoreError::TooLarge { bytes: 20_000, limit: 10_000 }));
@@ -364,4 +366,52 @@ fn a_request_of_more_series_than_are_synced_together_is_stored_whole() {
     assert_eq!(store.series(TimeRange::ALL, &[]).len(), 100);
     assert_eq!((starts(&store).len(), store.used_bytes()), (200, used));
     assert_eq!(store.counters(), StoreCounters::default());
+}
+
+#[test]
+fn a_label_set_is_stored_only_if_it_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    // Each byte is six in JSON.
+    let others = "__name__process_cpulong".len();
+    let largest = "\u{1}".repeat(MAX_LABEL_SET_BYTES - others);
+    let larger = format!("{largest}x");
+    let error = store.append(&[new(&[("pid", "1")], 4, 100), new(&[("long", &larger)], 5, 100)]).unwrap_err();
+    assert!(matches!(error, StoreError::LabelSetTooLarge { bytes: 65_537, limit: 65_536, .. }), "{error}");
+    assert_eq!(files(dir.path()), [Path::new("lock")]);
+    store.append(&[new(&[("long", &largest)], 5, 100)]).unwrap();
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!((starts(&store), store.counters().skipped), (vec![5], 0));
+}
+
+#[test]
+fn labels_of_all_series_have_a_limit_and_those_that_are_there_are_taken_on() {
+    let dir = tempfile::tempdir().unwrap();
+    // Room for two label sets of 23 bytes, and for their blocks with a profile each.
+    let options = StoreOptions { limit_bytes: 4 * 4096, max_label_bytes: 50 };
+    let store = Store::open(dir.path(), options.clone()).unwrap();
+    store.append(&[new(&[("pid", "1")], 5, 100), new(&[("pid", "2")], 6, 100)]).unwrap();
+    let before = files(dir.path());
+    let request = [new(&[("pid", "2")], 7, 100), new(&[("pid", "3")], 7, 100), new(&[("pid", "3")], 8, 100)];
+    let refused: Vec<_> = store.label_refusals(&request).iter().map(|(position, _)| *position).collect();
+    assert_eq!(refused, [1, 2]);
+    let error = store.append(&request).unwrap_err();
+    assert!(matches!(error, StoreError::NoRoomForLabels { bytes: 23, used: 46, limit: 50, .. }), "{error}");
+    assert!(error.is_out_of_space());
+    assert_eq!(files(dir.path()), before);
+    // One that is there has no need of room, and removes the first for its second profile.
+    store.append(&request[..1]).unwrap();
+    assert_eq!(label_values(&store, "pid"), ["2"].map(str::to_owned).into());
+    store.append(&[new(&[("pid", "3")], 8, 100)]).unwrap();
+    drop(store);
+
+    let before = files(dir.path());
+    let smaller = StoreOptions { max_label_bytes: 30, ..options.clone() };
+    let store = Store::open(dir.path(), smaller).unwrap();
+    assert_eq!((store.series(TimeRange::ALL, &[]).len(), store.counters().skipped), (1, 1));
+    drop(store);
+    assert_eq!(files(dir.path()), before);
+    let store = Store::open(dir.path(), options).unwrap();
+    assert_eq!((store.series(TimeRange::ALL, &[]).len(), store.counters().skipped), (2, 0));
 }

@@ -78,7 +78,7 @@ pub(super) const METRICS: &[CollectorMetric] = &[
     ),
     counter(
         "jvmprof_store_files_skipped",
-        "Files and folders that are somebody else's or can't be read, and are left alone",
+        "Files and folders that are somebody else's, can't be read, or find no room for their labels in memory, and are left alone",
         |it| vec![("", it.store.skipped)],
     ),
     counter("jvmprof_collector_sums", "Sums of a series and a period, by what became of them", |it| {

@@ -1,6 +1,7 @@
 //! Limits of a request as a whole: our clients know them for what they are, and divide.
 
 use super::*;
+use crate::export::store::MAX_LABEL_SET_BYTES;
 use crate::proto::pyroscope::{
     LabelPair, PushRequest as PushMessage, RawProfileSeries as PushedSeries, RawSample as PushedSample,
 };
@@ -86,4 +87,43 @@ async fn what_unpacks_beyond_the_limit_of_a_message_is_too_large_however_it_is_p
         assert_eq!(answer.status.as_u16(), status, "{text}");
         assert!(text.contains("received message larger than max ("), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_label_set_that_is_too_large_is_wrong_by_all_protocols() {
+    let (_dir, collector, address) = start(DecodeLimits::default()).await;
+    let long = "x".repeat(MAX_LABEL_SET_BYTES);
+    let mut otlp = message(vec![Sample { values: vec![1], ..Sample::default() }]);
+    let value = Some(AnyValue { value: Some(Value::StringValue(long.clone())) });
+    let attributes = vec![KeyValue { key: "long".to_owned(), value, ..KeyValue::default() }];
+    otlp.resource_profiles[0].resource = Some(Resource { attributes, ..Resource::default() });
+    let labels = vec![
+        LabelPair { name: "__name__".to_owned(), value: "events".to_owned() },
+        LabelPair { name: "long".to_owned(), value: long },
+    ];
+    let pyroscope = PushMessage { series: vec![PushedSeries { labels, samples: Vec::new() }] };
+    for (path, content_type, body) in [
+        (otlp_receiver::HTTP_PATH, "application/x-protobuf", otlp.encode_to_vec()),
+        (pyroscope_receiver::PATH, "application/proto", pyroscope.encode_to_vec()),
+    ] {
+        let (status, text) = posted(address, path, content_type, body).await;
+        assert_eq!(status, 400, "{text}");
+        assert!(text.contains("label set of 65554 bytes: the limit is 65536 bytes"), "{text}");
+    }
+    assert_eq!(collector.counters().refused_requests, 2);
+    assert_eq!(collector.store().profiles(TimeRange::ALL, &[]), []);
+}
+
+#[tokio::test]
+async fn a_series_that_finds_no_room_for_its_labels_is_sent_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { max_label_bytes: 20, ..StoreOptions::default() };
+    let store = Arc::new(Store::open(dir.path(), options).unwrap());
+    let collector = Arc::new(CollectorService::new(store));
+    let address = serve_routes(routes(Arc::clone(&collector))).await;
+    for outcome in outcomes(address).await {
+        let PushOutcome::NotStored { message, .. } = outcome else { panic!("{outcome:?}") };
+        assert!(message.contains("no room for a new series in "), "{message}");
+    }
+    assert_eq!(collector.counters().failed_requests, 4);
 }

@@ -429,7 +429,8 @@ fn a_collectors_thread_counts_what_it_does() {
 fn sums_count_for_the_limit_and_leave_with_their_profiles() {
     let dir = tempfile::tempdir().unwrap();
     let limit_bytes = 250 * 4096;
-    let store = Arc::new(Store::open(dir.path(), StoreOptions { limit_bytes }).unwrap());
+    let store =
+        Arc::new(Store::open(dir.path(), StoreOptions { limit_bytes, ..StoreOptions::default() }).unwrap());
     let mut numbers = Numbers(11);
     for minute in 0..MINUTES {
         store.append(&[1, 2].map(|pid| profile(pid, START + minute * 60, &mut numbers))).unwrap();
@@ -442,5 +443,10 @@ fn sums_count_for_the_limit_and_leave_with_their_profiles() {
     assert_same(dir.path(), &store, &mut numbers, 6);
     let used = store.used_bytes();
     drop(store);
-    assert_eq!(Store::open(dir.path(), StoreOptions { limit_bytes }).unwrap().used_bytes(), used);
+    assert_eq!(
+        Store::open(dir.path(), StoreOptions { limit_bytes, ..StoreOptions::default() })
+            .unwrap()
+            .used_bytes(),
+        used
+    );
 }

@@ -151,3 +151,20 @@ async fn what_a_sink_without_a_spool_drops_is_counted_for_it_alone() {
         check_accounts(away, false).await;
     }
 }
+
+#[tokio::test]
+async fn labels_that_find_no_room_in_the_local_store_cost_no_other_series_its_samples() {
+    let dir = tempfile::tempdir().expect("a folder");
+    // Two label sets of 23 bytes.
+    let options = StoreOptions { max_label_bytes: 50, ..StoreOptions::default() };
+    let store = Arc::new(Store::open(dir.path(), options).expect("a store"));
+    let mut delivery = Delivery::default();
+    delivery.add_local(Arc::clone(&store));
+    for round in 1..3 {
+        delivery.enqueue(batch_of(3));
+        let counts = until(&delivery, |counts| counts.waiting == 0 && counts.handed_over == round * 6).await;
+        assert_eq!((counts.delivered, counts.losses.store_failed), (round * 3, round * 3), "{counts:?}");
+        assert_eq!((counts.losses.total(), counts.unaccounted()), (round * 3, 0), "{counts:?}");
+    }
+    assert_eq!(stored(&store), 6);
+}
