@@ -11,7 +11,7 @@ mod request_budget;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tonic::{Code, Status};
@@ -131,13 +131,14 @@ impl From<WriteRefusal> for Status {
 /// The first reason to refuse the request as a whole.
 pub fn profiles(request: WriteRawRequest, limits: RequestLimits) -> Result<Vec<NewProfile>, WriteRefusal> {
     let mut budget = RequestBudget::of(&request, limits)?;
+    let arrived = SystemTime::now();
     let mut profiles = Vec::new();
     for RawProfileSeries { labels, samples } in request.series {
         let labels = labels.ok_or(WriteRefusal::NoLabelSet)?;
         budget.take(label_set_bytes(&labels)?)?;
         let labels = Arc::new(label_set(labels)?);
         for sample in samples {
-            profiles.extend(profile(&labels, sample, &mut budget)?);
+            profiles.extend(profile(&labels, sample, arrived, &mut budget)?);
         }
     }
     Ok(profiles)
@@ -190,6 +191,7 @@ fn is_label_name(name: &str) -> bool {
 fn profile(
     labels: &Arc<LabelSet>,
     sample: RawSample,
+    arrived: SystemTime,
     budget: &mut RequestBudget,
 ) -> Result<Option<NewProfile>, WriteRefusal> {
     let profile = budget.decode(&sample.raw_profile)?;
@@ -204,13 +206,24 @@ fn profile(
     } else {
         Bytes::from(gzip::compress(&bytes).map_err(WriteRefusal::Compress)?)
     };
+    let duration = Duration::from_nanos(u64::try_from(profile.duration_nanos).unwrap_or(0));
     Ok(Some(NewProfile {
         labels: Arc::clone(labels),
-        start: UnixNanos(profile.time_nanos),
-        duration: Duration::from_nanos(u64::try_from(profile.duration_nanos).unwrap_or(0)),
+        start: start(&profile, duration, arrived),
+        duration,
         samples: pprof::total(&profile),
         pprof,
     }))
+}
+
+/// When a profile began. Not every client says when: it ended when it arrived then, since nobody
+/// would ever look for it in 1970.
+fn start(profile: &Profile, duration: Duration, arrived: SystemTime) -> UnixNanos {
+    if profile.time_nanos > 0 {
+        return UnixNanos(profile.time_nanos);
+    }
+    let began = arrived.checked_sub(duration).filter(|began| *began > SystemTime::UNIX_EPOCH);
+    began.unwrap_or(arrived).into()
 }
 
 /// Checks a profile on its own against Parca's rules.

@@ -7,6 +7,7 @@ mod slots;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::http::HeaderMap;
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
@@ -26,7 +27,7 @@ use crate::export::http_client::{HttpClient, HttpOptions};
 use crate::export::otlp::{self, OtlpClient, OtlpOptions, OtlpProtocol};
 use crate::export::parca::{ParcaClient, ParcaOptions, PushOutcome};
 use crate::export::pyroscope::{self, PyroscopeClient, PyroscopeOptions};
-use crate::export::store::{Matcher, Store, StoreOptions, TimeRange};
+use crate::export::store::{Matcher, Store, StoreOptions, TimeRange, UnixNanos};
 use crate::profile::model::{Batch, FrameKind, SampleLabel, SampleLabels};
 use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::for_push;
@@ -199,6 +200,9 @@ async fn messages_of_others_are_taken_by_their_values_or_their_timestamps() {
     assert_eq!(status, 200, "{text}");
     let stored = collector.store().profiles(TimeRange::ALL, &[Matcher::equal("__name__", "events")]);
     assert_eq!(stored.iter().map(|of| of.samples).collect::<Vec<_>>(), [14]);
+    // It doesn't say when it began.
+    let age = UnixNanos::from(SystemTime::now()).0 - stored[0].start.0;
+    assert!((0..600_000_000_000).contains(&age), "{age} ns ago");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::routing::get;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::{Code, Status};
 
 use super::*;
-use crate::export::store::{MAX_LABEL_SET_BYTES, Matcher, Store, StoreOptions, TimeRange};
+use crate::export::store::{MAX_LABEL_SET_BYTES, Matcher, Store, StoreOptions, TimeRange, UnixNanos};
 use crate::profile::gzip;
 use crate::profile::model::FrameKind;
 use crate::profile::pprof::decode::DecodeLimits;
@@ -226,6 +226,24 @@ async fn profile_types_must_be_selectors() {
     odd.string_table.push("alloc/space".to_owned());
     odd.sample_type[0].r#type = odd.string_table.len() as i64 - 1;
     assert_eq!(refusal(&mut running, request(&odd)).await.code(), Code::Unknown);
+}
+
+#[tokio::test]
+async fn a_profile_that_does_not_say_when_it_began_ended_when_it_arrived() {
+    const SECOND: i64 = 1_000_000_000;
+    for (time, duration, before_arrival) in
+        [(0, 10 * SECOND, 10 * SECOND), (-5, 0, 0), (0, -1, 0), (0, i64::MAX, 0)]
+    {
+        let mut running = start().await;
+        let unsaid = Profile { time_nanos: time, duration_nanos: duration, ..good_profile() };
+        let before = UnixNanos::from(SystemTime::now());
+        running.client.write_raw(request(&unsaid)).await.unwrap();
+        let after = UnixNanos::from(SystemTime::now());
+        let stored = running.collector.store().profiles(TimeRange::ALL, &[]).remove(0);
+        let possible = before.0 - before_arrival..=after.0 - before_arrival;
+        assert!(possible.contains(&stored.start.0), "{time} {duration}: {stored:?}");
+        assert_eq!(stored.duration, Duration::from_nanos(u64::try_from(duration).unwrap_or(0)));
+    }
 }
 
 #[tokio::test]
