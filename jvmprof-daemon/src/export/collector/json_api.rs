@@ -68,6 +68,7 @@ impl ApiError {
             Self::Read(ReadError::TooMuch { .. } | ReadError::TooManyTimes { .. }) => {
                 StatusCode::PAYLOAD_TOO_LARGE
             }
+            Self::Read(ReadError::OtherTypes { .. }) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Read(ReadError::TooSlow { .. }) => StatusCode::GATEWAY_TIMEOUT,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Read(_) | Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
