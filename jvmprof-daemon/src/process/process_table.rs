@@ -18,6 +18,13 @@ use crate::types::{Avma, BuildId, FileOffset};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessKey(u64);
 
+impl ProcessKey {
+    /// Returns the key as a number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 #[cfg(test)]
 impl ProcessKey {
     /// Returns a key, for tests without a process.

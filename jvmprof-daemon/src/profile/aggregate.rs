@@ -1,9 +1,10 @@
 //! Counting equal stacks of equal label sets.
 
 mod event_times;
+mod stack_key;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +13,7 @@ use super::stack_budget::{MAX_STACK_BYTES, StackBudget};
 use crate::event_type::EventType;
 use crate::types::FastHasher;
 use event_times::EventTimes;
+use stack_key::StackKey;
 
 /// The samples of one window.
 ///
@@ -33,7 +35,16 @@ pub struct Aggregator<K> {
     limit: Option<SeriesLimit>,
     over_limit: u64,
     budget: StackBudget,
+    /// True if an event's numbers are estimated from what is known of its process: then the stack
+    /// that stands for those beyond the budget is one of each process.
+    is_estimated: bool,
     times: EventTimes,
+}
+
+/// The label key of a stack: all stacks with one key have the same labels.
+pub trait LabelKeyOfProcess: Copy + Eq + Hash {
+    /// Returns a number that no other process has.
+    fn process_number(self) -> u64;
 }
 
 /// The event, time and period of a window's samples.
@@ -145,50 +156,7 @@ impl<K> StackCount<K> {
     }
 }
 
-/// A stack as a key: equal to another one if it is made of the very same frames and labels, and of
-/// the same stratum.
-#[derive(Debug)]
-struct StackKey {
-    frames: Arc<[Arc<Frame>]>,
-    labels: SampleLabels,
-    stratum: u32,
-    /// Hash of the addresses of its frames: a table that grows reads none of them.
-    hash: u64,
-}
-
-impl StackKey {
-    fn new(frames: Arc<[Arc<Frame>]>, labels: SampleLabels, stratum: u32) -> Self {
-        // 2^64 by the golden ratio, made odd, spreads what is multiplied with it; nobody chooses
-        // the addresses of frames.
-        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let add = |hash: u64, frame: &Arc<Frame>| {
-            (hash.rotate_left(5) ^ Arc::as_ptr(frame).addr() as u64).wrapping_mul(SPREAD)
-        };
-        let hash = frames.iter().fold(u64::from(stratum) ^ labels.address() as u64, add);
-        Self { frames, labels, stratum, hash }
-    }
-}
-
-impl PartialEq for StackKey {
-    fn eq(&self, other: &Self) -> bool {
-        let (own, others) = (&self.frames, &other.frames);
-        let are_equal =
-            || own.len() == others.len() && own.iter().zip(&**others).all(|(a, b)| Arc::ptr_eq(a, b));
-        self.stratum == other.stratum
-            && self.labels.address() == other.labels.address()
-            && (Arc::ptr_eq(own, others) || self.hash == other.hash && are_equal())
-    }
-}
-
-impl Eq for StackKey {}
-
-impl Hash for StackKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-impl<K: Copy + Eq + Hash> Aggregator<K> {
+impl<K: LabelKeyOfProcess> Aggregator<K> {
     /// Returns an empty window. `limit`: of series in each batch.
     pub fn new(limit: Option<SeriesLimit>) -> Self {
         Self {
@@ -200,6 +168,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
             limit,
             over_limit: 0,
             budget: StackBudget::new(MAX_STACK_BYTES),
+            is_estimated: false,
             times: EventTimes::default(),
         }
     }
@@ -209,6 +178,12 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     pub fn with_stack_bytes(mut self, bytes: usize) -> Self {
         self.budget = StackBudget::new(bytes);
         self
+    }
+
+    /// Says which event the samples are of.
+    #[must_use]
+    pub fn of_event(self, event: EventType) -> Self {
+        Self { is_estimated: event.is_estimated(), ..self }
     }
 
     /// Returns the bytes that the window's stacks take.
@@ -262,8 +237,9 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         };
         let weight = weight.into();
         self.over_limit += if is_over_limit { weight.events } else { 0 };
+        let process = self.is_estimated.then(|| label_key.process_number());
         let (stacks, times) = (&mut self.series[series].1, &mut self.times);
-        count(stacks, &mut self.budget, times, label_key, stack, weight);
+        count(stacks, &mut self.budget, times, (label_key, process), stack, weight);
     }
 
     /// Returns the index of the series that these labels' samples go to, and true if that is the
@@ -287,8 +263,9 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
 
     /// Counts an event with its stack, whose labels aren't known yet.
     pub fn add_unlabelled(&mut self, label_key: K, stack: NamedStack, weight: impl Into<SampleWeight>) {
+        // The stacks of a label key are of one process.
         let (stacks, times) = (self.unlabelled.entry(label_key).or_default(), &mut self.times);
-        count(stacks, &mut self.budget, times, label_key, stack, weight.into());
+        count(stacks, &mut self.budget, times, (label_key, None), stack, weight.into());
     }
 
     /// Returns the number of samples since the start whose stacks exceeded the budget.
@@ -413,11 +390,13 @@ fn extend_series(
     count
 }
 
+/// Counts an event with its stack. With a process, a stack beyond the budget is counted as one of
+/// that process.
 fn count<K>(
     stacks: &mut Stacks<K>,
     budget: &mut StackBudget,
     times: &mut EventTimes,
-    label_key: K,
+    (label_key, process): (K, Option<u64>),
     stack: NamedStack,
     weight: SampleWeight,
 ) {
@@ -433,8 +412,8 @@ fn count<K>(
     let (key, pending) = if fits {
         (key, pending)
     } else {
-        let marker = Arc::from([budget.marker()]);
-        (StackKey::new(marker, SampleLabels::default(), weight.stratum), false)
+        let marker = StackKey::new([budget.marker()].into(), SampleLabels::default(), weight.stratum);
+        (marker.of_process(process), false)
     };
     let none = SampleWeight { stratum: weight.stratum, events: 0, count: 0, value: 0 };
     let counted =

@@ -1,7 +1,7 @@
 //! The event loop of a daemon that profiles: processes samples, ends windows, delivers their
 //! profiles to the sinks, and applies new settings.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use super::cpu_budget::CpuBudget;
 use super::debug_file_uploads::DebugFileUploads;
 use super::host_fraction::HostChoice;
 use super::reload::{DaemonState, ReloadedSettings, SighupReloader};
+use super::replaced_sinks::ReplacedSinks;
 use super::sinks;
 use super::telemetry::DaemonTelemetry;
 use super::window_schedule::WindowSchedule;
@@ -81,8 +82,8 @@ pub(super) struct DaemonLoop<'a> {
     schedule: WindowSchedule,
     /// The settings in force.
     args: Box<DaemonArgs>,
-    /// Counts of sinks that settings have replaced.
-    replaced: BTreeMap<String, DeliveryCounts>,
+    /// Sinks that settings have replaced.
+    replaced: ReplacedSinks,
     /// New settings, which apply from the next window on.
     reloaded: Option<ReloadedSettings>,
     /// Windows that have ended.
@@ -132,7 +133,7 @@ impl<'a> DaemonLoop<'a> {
             budget,
             schedule,
             args,
-            replaced: BTreeMap::new(),
+            replaced: ReplacedSinks::default(),
             reloaded: None,
             windows: 0,
             handed_over: SamplesByEvent::NONE,
@@ -256,16 +257,13 @@ impl<'a> DaemonLoop<'a> {
     async fn replace_sinks(&mut self, args: Box<DaemonArgs>) -> anyhow::Result<()> {
         // The new sinks may share a spool with these, and can't be opened before.
         let ended = std::mem::take(&mut self.delivery).finish(SINK_CHANGE_TIMEOUT).await;
-        self.replaced = sinks::since_start(&self.replaced, ended);
+        self.replaced.close(ended);
         let so_far = self.so_far();
         let opened = sinks::open(&args, so_far);
         match opened {
             Ok(sinks) => {
-                if args.delivery.spool_directory != self.args.delivery.spool_directory {
-                    for counts in self.replaced.values_mut() {
-                        *counts = counts.with_orphaned_spool();
-                    }
-                }
+                let from = &self.args.delivery.spool_directory;
+                self.replaced.open(from, &args.delivery.spool_directory, sinks.counts());
                 self.uploads.configure(&args.remote);
                 self.delivery = sinks;
                 let sinks: Vec<_> = self.delivery.counts().into_iter().map(|(sink, _)| sink).collect();
@@ -314,7 +312,7 @@ impl<'a> DaemonLoop<'a> {
     /// Publishes a snapshot for scrapes.
     fn publish(&mut self) {
         self.telemetry.publish(MetricsSnapshot {
-            sinks: sinks::since_start(&self.replaced, self.delivery.counts()).into_iter().collect(),
+            sinks: self.replaced.since_start(self.delivery.counts()).into_iter().collect(),
             uploads: self.uploads.counts(),
             debuginfod: self.debuginfod.as_ref().map(|server| server.counts()),
             budget: self.budget.state(),
@@ -340,7 +338,7 @@ impl<'a> DaemonLoop<'a> {
         self.deliver(batches);
         let drain = end.saturating_duration_since(Instant::now()).min(DRAIN_TIMEOUT);
         let sinks = self.delivery.finish(drain).await;
-        let sinks = sinks::since_start(&self.replaced, sinks);
+        let sinks = self.replaced.since_start(sinks);
         self.uploads.end();
         for (sink, counts) in &sinks {
             sinks::log(sink, counts, "sink closed");

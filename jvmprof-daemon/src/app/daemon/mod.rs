@@ -8,6 +8,7 @@ mod host_fraction;
 mod idle_host;
 mod lifecycle;
 mod reload;
+mod replaced_sinks;
 mod sinks;
 mod telemetry;
 mod window_schedule;

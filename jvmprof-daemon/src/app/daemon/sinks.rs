@@ -69,20 +69,6 @@ fn folder_name(address: &str) -> String {
     format!("{readable}-{:08x}", crc32fast::hash(address.as_bytes()))
 }
 
-/// Returns the counts of sinks since the daemon's start: those of now added to those of sinks that
-/// are closed.
-pub(super) fn since_start(
-    closed: &BTreeMap<String, DeliveryCounts>,
-    now: Vec<(String, DeliveryCounts)>,
-) -> BTreeMap<String, DeliveryCounts> {
-    let mut all = closed.clone();
-    for (sink, counts) in now {
-        let before = all.entry(sink).or_default();
-        *before = counts.after(before);
-    }
-    all
-}
-
 /// Logs the counts of a sink so far, of each event that it was handed.
 pub(super) fn log(sink: &str, counts: &DeliveryCounts, message: &'static str) {
     for event in events_of(counts.found + counts.handed_over) {
@@ -147,48 +133,6 @@ pub(super) fn log_account(so_far: SampleTotals, sinks: &BTreeMap<String, Deliver
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn cpu(samples: u64) -> SamplesByEvent {
-        SamplesByEvent::of(EventType::Cpu, samples)
-    }
-
-    #[test]
-    fn counts_of_a_sink_go_on_when_it_is_opened_anew() {
-        let counts = |found, delivered, spooled| {
-            let [found, delivered, spooled] = [found, delivered, spooled].map(cpu);
-            let handed_over = delivered + spooled - found;
-            DeliveryCounts { found, handed_over, delivered, spooled, ..DeliveryCounts::default() }
-        };
-        let named = |name: &str, counts| vec![(name.to_owned(), counts)];
-        let closed = since_start(&BTreeMap::new(), named("a", counts(0, 5, 2)));
-        let closed = since_start(&closed, named("b", counts(0, 1, 0)));
-        let now = since_start(&closed, named("a", counts(2, 10, 0)));
-        assert_eq!(now["a"], counts(0, 15, 0));
-        assert_eq!(now["b"], counts(0, 1, 0));
-    }
-
-    #[test]
-    fn what_a_replaced_spool_keeps_stays_in_the_books() {
-        let allocated = SamplesByEvent::of(EventType::Allocation, 4);
-        let counts = DeliveryCounts {
-            handed_over: cpu(7) + allocated,
-            delivered: cpu(5),
-            spooled: cpu(2) + allocated,
-            ..DeliveryCounts::default()
-        };
-        let left = BTreeMap::from([("a".to_owned(), counts.with_orphaned_spool())]);
-        // Another one, in which there was something already.
-        let found = DeliveryCounts {
-            found: cpu(9),
-            handed_over: cpu(1),
-            spooled: cpu(10),
-            ..DeliveryCounts::default()
-        };
-        let now = since_start(&left, vec![("a".to_owned(), found)]);
-        let now_a = (now["a"].found, now["a"].spooled, now["a"].orphaned);
-        assert_eq!(now_a, (cpu(9), cpu(10), cpu(2) + allocated));
-        assert_eq!(now["a"].unaccounted(), 0);
-    }
 
     #[test]
     fn each_backend_has_a_folder_of_its_own() {

@@ -72,6 +72,7 @@ impl ApiError {
             Self::Read(ReadError::TooMuch { .. } | ReadError::TooManyTimes { .. }) => {
                 StatusCode::PAYLOAD_TOO_LARGE
             }
+            Self::Read(ReadError::OtherTypes { .. }) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Read(ReadError::TooSlow { .. }) => StatusCode::GATEWAY_TIMEOUT,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Read(_) | Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(places.available_permits(), count - 1, "the work goes on");
         drop(end);
         let all = places.acquire_many(u32::try_from(count).unwrap());
-        tokio::time::timeout(Duration::from_secs(60), all).await.expect("it has ended").unwrap();
+        drop(tokio::time::timeout(Duration::from_secs(60), all).await.expect("it has ended").unwrap());
     }
 
     #[tokio::test]
@@ -310,7 +311,7 @@ mod tests {
         let of = api.clone();
         let request = async move {
             let query = Some("from=1&to=2".to_owned());
-            of.index(query, move |_: &Store, _: Query| searching()).await.unwrap();
+            let axum::Json(()) = of.index(query, move |_: &Store, _: Query| searching()).await.unwrap();
         };
         let places = &api.index_searches;
         is_free_only_when_the_work_has_ended(places, INDEX_SEARCHES, request, has_begun, end).await;

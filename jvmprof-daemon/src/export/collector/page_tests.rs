@@ -1,3 +1,4 @@
+mod download;
 mod times;
 
 use std::net::SocketAddr;

@@ -25,7 +25,7 @@ use crate::profile::call_tree::{CallTree, PAGE_NODES, SampleTimes};
 use crate::profile::comparison::ComparedSide;
 use crate::profile::gzip;
 use crate::profile::pprof::add_cpu_time;
-use crate::profile::pprof::merge::{MergeLimits, Merger};
+use crate::profile::pprof::merge::{MergeError, MergeLimits, Merger};
 use crate::profile::pprof::sample_times::{TimesInRange, keep_within};
 use crate::proto::pprof::Profile;
 
@@ -77,10 +77,30 @@ pub(super) enum ReadError {
          range or fewer series"
     )]
     TooManyTimes { max: usize },
+    #[error(
+        "profiles of different sample types are in this range, and one pprof file has the same of all \
+         samples: {expected} beside {found}; choose fewer series or another type"
+    )]
+    OtherTypes { expected: String, found: String },
     #[error("the client has closed the request")]
     Cancelled,
     #[error("compressing the merged profile: {0}")]
     Compress(#[from] std::io::Error),
+}
+
+/// Why a profile isn't part of an answer.
+#[derive(Debug)]
+enum Refusal {
+    /// It can't be read: the answer lacks it.
+    OfProfile(String),
+    /// There is no answer.
+    OfAll(ReadError),
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self::OfProfile(reason)
+    }
 }
 
 /// A flame graph and what it was made of.
@@ -195,50 +215,58 @@ impl ProfileReader {
         let (_, profiles) = query.selected(&self.store);
         let limits = MergeLimits::default();
         let mut merger = Merger::new(limits);
-        let mut full = false;
+        let too_much = || {
+            let mib = |bytes: u64| bytes >> 20;
+            ReadError::TooMuch {
+                profiles: profiles.len(),
+                mib: mib(bytes_of(&profiles)),
+                max_profiles: self.limits.profiles,
+                max_mib: mib(limits.max_bytes as u64),
+            }
+        };
         let (_, unreadable) = self.each(&profiles, Instant::now(), |reference, mut profile| {
             if query.by_times {
                 keep_in_range(&mut profile, reference, query)?;
             }
             add_cpu_time(&mut profile);
-            merger.add(&profile).map_err(|error| {
-                full |= error.is_limit_of_the_whole();
-                error.to_string()
+            merger.add(&profile).map_err(|error| match error {
+                MergeError::Incompatible { found, expected } => {
+                    Refusal::OfAll(ReadError::OtherTypes { expected, found })
+                }
+                error if error.is_limit_of_the_whole() => Refusal::OfAll(too_much()),
+                error => Refusal::OfProfile(error.to_string()),
             })
         })?;
-        if full {
-            let mib = |bytes: u64| bytes >> 20;
-            return Err(ReadError::TooMuch {
-                profiles: profiles.len(),
-                mib: mib(bytes_of(&profiles)),
-                max_profiles: self.limits.profiles,
-                max_mib: mib(limits.max_bytes as u64),
-            });
+        if unreadable > 0 {
+            let all = profiles.len();
+            merger.comment(&format!("missing, since they could not be read: {unreadable} of {all} profiles"));
         }
         Ok(MergedPprof { bytes: gzip::compress(&merger.finish().encode_to_vec())?, unreadable })
     }
 
     /// Hands every profile to `take`, and says how many it took and how many it or the store
     /// refused. `start` is when the request began.
-    fn each(
+    fn each<R: Into<Refusal>>(
         &self,
         profiles: &[ProfileRef],
         start: Instant,
-        mut take: impl FnMut(&ProfileRef, Profile) -> Result<(), String>,
+        mut take: impl FnMut(&ProfileRef, Profile) -> Result<(), R>,
     ) -> Result<(usize, usize), ReadError> {
         self.check_numbers(profiles.len(), bytes_of(profiles))?;
         let (mut read, mut unreadable) = (0, 0);
         for_each_profile(&self.store, profiles, |reference, profile| {
             self.check_progress(start, profiles.len())?;
-            match profile.and_then(|profile| take(reference, profile)) {
+            let taken = profile.map_err(Refusal::OfProfile);
+            match taken.and_then(|profile| take(reference, profile).map_err(R::into)) {
                 Ok(()) => read += 1,
-                Err(error) => {
+                Err(Refusal::OfAll(error)) => return Err(error),
+                Err(Refusal::OfProfile(error)) => {
                     unreadable += 1;
                     let series = &*reference.fingerprint;
                     tracing::warn!(series, error, "stored profile left out of an answer");
                 }
             }
-            Ok::<(), ReadError>(())
+            Ok(())
         })?;
         Ok((read, unreadable))
     }

@@ -192,6 +192,20 @@ impl DeliveryCounts {
         }
     }
 
+    /// The counts of a sink that is closed and whose spool is about to be used again: of what was
+    /// `left` in it, so much was `found`. What is missing there is lost, as the ledger says, too.
+    #[must_use]
+    pub fn with_found_spool(&self, left: SamplesByEvent, found: SamplesByEvent) -> Self {
+        let missing = left.saturating_sub(found);
+        let spool_damaged = self.losses.spool_damaged + missing;
+        Self {
+            orphaned: self.orphaned.saturating_sub(left),
+            spooled: self.spooled + left.min(found),
+            losses: Losses { spool_damaged, ..self.losses },
+            ..*self
+        }
+    }
+
     /// The counts of this run, and those of the ones before it: what was found is part of what they
     /// had been handed.
     pub(super) fn with_earlier(&self, earlier: &Self) -> Self {

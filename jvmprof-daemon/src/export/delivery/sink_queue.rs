@@ -399,6 +399,8 @@ fn open_spool(
     let last = last.unwrap_or_default();
     state.earlier = last.reconcile(&found);
     state.counts.found = found.waiting;
+    // Counted in the run that sends them, not in the one before: the sums of all runs add both up.
+    state.counts.possibly_twice = found.sent_again;
     state.refresh_counts(&spool);
     let before = last.total();
     let after = &state.earlier.losses;
@@ -416,7 +418,8 @@ fn open_spool(
     }
     if !found.waiting.is_none() || found.damaged_places > 0 {
         let (samples, damaged_places) = (found.waiting.total(), found.damaged_places);
-        tracing::info!(sink = name, samples, damaged_places, dir = %plan.dir.display(), "spool found");
+        let possibly_twice = found.sent_again.total();
+        tracing::info!(sink = name, samples, possibly_twice, damaged_places, dir = %plan.dir.display(), "spool found");
     }
     let disk = SinkSpool { spool: Mutex::new(spool), ledger: Mutex::new(ledger), plan: plan.clone() };
     lock(&disk.ledger).write(&state.entry())?;

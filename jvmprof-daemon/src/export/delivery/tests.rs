@@ -2,6 +2,7 @@
 
 mod event;
 mod fleet;
+mod kills;
 mod limits;
 mod otlp;
 mod pyroscope;

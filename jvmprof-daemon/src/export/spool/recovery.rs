@@ -22,6 +22,9 @@ pub struct SpoolRecovery {
     pub waiting: SamplesByEvent,
     /// Samples of records that were being sent when that daemon ended, and that aren't sent again.
     pub interrupted: SamplesByEvent,
+    /// The part of those that wait that was being sent when that daemon ended: perhaps it was
+    /// stored, and it is sent again.
+    pub sent_again: SamplesByEvent,
     /// Of the records that were asked for those that are over, and the samples that were delivered.
     pub settled: Vec<(RecordId, SamplesByEvent)>,
     /// Ever appended, as far as the files show.
@@ -76,7 +79,7 @@ impl Spool {
             expired_at_ms: 0,
             _lock: lock,
         };
-        found.interrupted = spool.resolve_interrupted();
+        (found.interrupted, found.sent_again) = spool.resolve_interrupted();
         let pending = spool.segments.iter().flat_map(|segment| &segment.pending);
         spool.samples = pending.map(|record| record.header.samples_by_event()).sum();
         spool.sums = spool.walked_sums();
@@ -85,14 +88,16 @@ impl Spool {
         Ok((spool, found))
     }
 
-    /// Records that were being sent are over, unless they may be sent again. Gives their samples.
-    fn resolve_interrupted(&mut self) -> SamplesByEvent {
+    /// Records that were being sent are over, unless they may be sent again. Gives the samples of
+    /// those that are over, and of those that are sent again.
+    fn resolve_interrupted(&mut self) -> (SamplesByEvent, SamplesByEvent) {
         let send_again = self.options.send_again;
-        let mut samples = SamplesByEvent::NONE;
+        let (mut interrupted, mut sent_again) = (SamplesByEvent::NONE, SamplesByEvent::NONE);
         for segment in &mut self.segments {
             let mut kept = VecDeque::with_capacity(segment.pending.len());
             for mut record in std::mem::take(&mut segment.pending) {
-                let is_over = record.mark == RecordMark::Sending && !send_again;
+                let was_sending = record.mark == RecordMark::Sending;
+                let is_over = was_sending && !send_again;
                 let mark = if is_over { RecordMark::Done { delivered: 0 } } else { RecordMark::Waiting };
                 if record.mark != mark
                     && let Err(error) = segment.mark(record.header.index, mark, false)
@@ -101,14 +106,16 @@ impl Spool {
                 }
                 record.mark = mark;
                 if is_over {
-                    samples += record.header.samples_by_event();
+                    interrupted += record.header.samples_by_event();
                 } else {
+                    sent_again +=
+                        if was_sending { record.header.samples_by_event() } else { SamplesByEvent::NONE };
                     kept.push_back(record);
                 }
             }
             segment.pending = kept;
         }
-        samples
+        (interrupted, sent_again)
     }
 }
 

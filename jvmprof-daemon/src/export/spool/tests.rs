@@ -179,9 +179,15 @@ fn a_record_that_was_being_sent_is_sent_again_only_if_that_is_allowed() {
         spool.append(&record(7, b"not sent")).expect("room");
         let taken = spool.take_next().expect("readable").expect("a record");
         drop(spool);
-        let (mut spool, found) = Spool::open(dir.path(), options, &[taken.id]).expect("opens");
+        let (spool, found) = Spool::open(dir.path(), options, &[taken.id]).expect("opens");
         assert_eq!(found.settled, []);
-        assert_eq!(found.interrupted, cpu(if send_again { 0 } else { 5 }));
+        let (over, again) = if send_again { (0, 5) } else { (5, 0) };
+        assert_eq!((found.interrupted, found.sent_again), (cpu(over), cpu(again)));
+        assert_eq!(found.waiting, cpu(7 + again));
+        drop(spool);
+        // The next daemon ends before it sends anything: nothing is at stake once more.
+        let (mut spool, found) = Spool::open(dir.path(), options, &[]).expect("opens");
+        assert_eq!((found.interrupted, found.sent_again), (cpu(0), cpu(0)));
         assert_eq!(drain(&mut spool), if send_again { vec![5, 7] } else { vec![7] });
     }
 }

@@ -166,7 +166,12 @@ impl Store {
             other => other,
         })?;
         let read = self.scan_again(Leftovers::Remove)?;
-        self.state().index = read.index;
+        let mut state = self.state();
+        state.index = read.index;
+        state.counters.leftovers_removed += read.counters.leftovers_removed;
+        // Strangers of which some were found at opening.
+        state.counters.skipped = state.counters.skipped.max(read.counters.skipped);
+        drop(state);
         *writer = Some(lock);
         self.remove_over_limit();
         tracing::info!(dir = %self.dir.display(), "profiles are stored here from now on");

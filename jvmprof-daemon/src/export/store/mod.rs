@@ -68,7 +68,7 @@ pub struct StoreCounters {
     /// Profiles that were removed because of the limit, or because they alone exceed it.
     pub removed_profiles: u64,
     pub removed_bytes: u64,
-    /// Half-written files of an earlier crash, removed at opening.
+    /// Half-written files of an earlier crash, removed when the store became the writer.
     pub leftovers_removed: u64,
     /// Files and folders that aren't ours, can't be read or are beyond
     /// [`StoreOptions::max_label_bytes`], left alone.

@@ -129,6 +129,20 @@ fn half_written_files_of_a_crash_are_removed_by_the_next_writer_only() {
 }
 
 #[test]
+fn a_shared_store_counts_what_it_removes_when_it_becomes_the_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    open(dir.path()).append(&[new(&[("pid", "1")], 5, 100)]).unwrap();
+    fs::write(series_dir(dir.path()).join("9-10-3-7.pb.gz.tmp"), b"half").unwrap();
+    fs::write(series_dir(dir.path()).join("notes.txt"), b"mine").unwrap();
+    let shared = Store::open_shared(dir.path(), StoreOptions::default()).unwrap();
+    assert_eq!((shared.counters().leftovers_removed, shared.counters().skipped), (0, 1));
+    shared.append(&[new(&[("pid", "1")], 6, 100)]).unwrap();
+    let counters = shared.counters();
+    assert_eq!((counters.leftovers_removed, counters.skipped), (1, 1), "the stranger counts once");
+    assert_eq!((counters.stored_profiles, starts(&shared)), (1, vec![5, 6]));
+}
+
+#[test]
 fn strangers_are_reported_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     open(dir.path()).append(&[new(&[("pid", "1")], 5, 100)]).unwrap();

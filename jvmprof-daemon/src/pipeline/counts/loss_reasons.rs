@@ -48,6 +48,8 @@ impl Counts {
             ("thread_contexts_unreadable".to_owned(), sampler.get(Counter::ThreadContextUnreadable)),
             ("thread_contexts_left_out".to_owned(), self.thread_contexts.left_out),
             ("thread_contexts_without_variable".to_owned(), self.thread_contexts.without_variable),
+            ("thread_contexts_over_limit".to_owned(), self.thread_contexts.over_limit),
+            ("thread_contexts_refused".to_owned(), self.thread_contexts.refused),
             ("pauses_lost".to_owned(), self.pauses.lost),
             ("pauses_unnamed".to_owned(), self.pauses.unnamed),
             ("off_cpu_unfollowed_switches".to_owned(), self.off_cpu.unfollowed_switches),

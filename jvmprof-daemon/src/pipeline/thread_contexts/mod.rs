@@ -6,6 +6,7 @@
 
 mod context_labels;
 pub mod record;
+mod unread_processes;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -23,9 +24,7 @@ use crate::sampler::ThreadContextMap;
 use crate::types::Avma;
 use context_labels::ContextLabels;
 use record::ThreadContextRecord;
-
-/// Processes that are followed, at most: as many as the kernel's map holds.
-const MAX_PROCESSES: usize = 8192;
+use unread_processes::UnreadProcesses;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Searching one process's files takes at most 1/SEARCH_SHARE of wall time.
@@ -50,6 +49,12 @@ pub struct ThreadContextCounts {
     /// Processes that publish contexts, but have no variable that was found when it was searched
     /// for the first time.
     pub without_variable: u64,
+    /// Processes that publish contexts, which weren't read when they were to be first, since as
+    /// many others publish some as the kernel's map holds.
+    pub over_limit: u64,
+    /// Processes that publish contexts, which weren't read when they were to be first, since the
+    /// kernel's map refused them.
+    pub refused: u64,
 }
 
 /// Follows the processes that publish thread contexts, and labels their samples.
@@ -60,6 +65,7 @@ pub(super) struct ThreadContexts {
     labels: ContextLabels,
     /// See [`ThreadContextCounts`].
     without_variable: u64,
+    unread: UnreadProcesses,
 }
 
 #[derive(Debug)]
@@ -81,7 +87,8 @@ struct FollowedProcess {
 impl ThreadContexts {
     pub(super) fn new(options: ThreadContextOptions, map: ThreadContextMap) -> Self {
         let labels = ContextLabels::new(options.attributes);
-        Self { map, followed: HashMap::new(), labels, without_variable: 0 }
+        let unread = UnreadProcesses::default();
+        Self { map, followed: HashMap::new(), labels, without_variable: 0, unread }
     }
 
     pub(super) const fn counts(&self) -> ThreadContextCounts {
@@ -89,6 +96,8 @@ impl ThreadContexts {
             labelled: self.labels.labelled,
             left_out: self.labels.left_out,
             without_variable: self.without_variable,
+            over_limit: self.unread.over_limit,
+            refused: self.unread.refused,
         }
     }
 
@@ -103,7 +112,7 @@ impl ThreadContexts {
         if process.context().is_none_or(|context| context.thread_keys.is_none()) {
             return None;
         }
-        if self.followed.len() >= MAX_PROCESSES && !self.followed.contains_key(&process.key) {
+        if !self.unread.has_room(&self.followed, process.key) {
             return None;
         }
         let followed = self.followed.entry(process.key).or_insert(FollowedProcess {
@@ -135,6 +144,7 @@ impl ThreadContexts {
             Some(variable) => {
                 if let Err(error) = self.map.insert(process.pid, variable) {
                     followed.variable = None;
+                    self.unread.refuse(process.key);
                     tracing::warn!(pid = process.pid, %error, "its thread contexts aren't read");
                 }
             }
@@ -199,6 +209,7 @@ impl ThreadContexts {
     /// Begins the next window.
     pub(super) fn begin_window(&mut self, live: &HashSet<ProcessKey>) {
         self.labels.begin_window();
+        self.unread.retain(live);
         let ended: Vec<u32> =
             self.followed.extract_if(|key, _| !live.contains(key)).map(|(_, process)| process.pid).collect();
         let running: HashSet<u32> = self.followed.values().map(|process| process.pid).collect();

@@ -5,12 +5,20 @@ use std::collections::{HashMap, HashSet};
 use super::Flushed;
 use crate::clock::monotonic_ns;
 use crate::event_type::EventType;
+use crate::pipeline::labels::LabelKey;
 use crate::pipeline::{MAX_UNLABELLED_STACKS, Pipeline, off_cpu};
 use crate::process::{Process, ProcessKey};
+use crate::profile::aggregate::LabelKeyOfProcess;
 use crate::profile::model::Batch;
 
 /// What a pause's values are multiples of: its type is pauses, and each is one.
 const PAUSE_PERIOD: u64 = 1;
+
+impl LabelKeyOfProcess for LabelKey {
+    fn process_number(self) -> u64 {
+        self.process.number()
+    }
+}
 
 impl Pipeline {
     /// Returns the window's profile; the next window begins.

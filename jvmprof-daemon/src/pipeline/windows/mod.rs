@@ -7,7 +7,6 @@
 mod flush;
 
 use std::collections::BTreeMap;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +14,9 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::event_type::{EventType, SamplesByEvent};
-use crate::profile::aggregate::{Aggregator, LabelDecision, SampleWeight, SeriesLimit, Window};
+use crate::profile::aggregate::{
+    Aggregator, LabelDecision, LabelKeyOfProcess, SampleWeight, SeriesLimit, Window,
+};
 use crate::profile::model::{Batch, Frame};
 
 /// Distance of the times of profiles that are of one window and differ in their period alone.
@@ -116,7 +117,7 @@ pub(super) struct Windows<K> {
     keeps_times: bool,
 }
 
-impl<K: Copy + Eq + Hash> Windows<K> {
+impl<K: LabelKeyOfProcess> Windows<K> {
     /// Makes empty windows. `limit` is that of series in each profile, `stack_bytes` the memory for
     /// the stacks of each.
     pub(super) fn new(period_ns: u64, limit: Option<SeriesLimit>, stack_bytes: usize) -> Self {
@@ -146,7 +147,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     /// Returns the aggregator of an event's samples with this period.
     pub(super) fn aggregator(&mut self, event: EventType, period: u64) -> &mut Aggregator<K> {
         let (limit, bytes) = (&self.limit, self.stack_bytes);
-        let new = || Aggregator::new(limit.clone()).with_stack_bytes(bytes);
+        let new = || Aggregator::new(limit.clone()).with_stack_bytes(bytes).of_event(event);
         self.aggregators.entry(ProfileKey { event, period }).or_insert_with(new)
     }
 

@@ -2,6 +2,18 @@ use super::*;
 use crate::profile::model::{FrameKind, Line, SampleLabel};
 use crate::profile::stack_budget::OVER_BUDGET;
 
+impl LabelKeyOfProcess for i32 {
+    fn process_number(self) -> u64 {
+        self.unsigned_abs().into()
+    }
+}
+
+impl LabelKeyOfProcess for u32 {
+    fn process_number(self) -> u64 {
+        self.into()
+    }
+}
+
 fn frame(name: &str) -> Arc<Frame> {
     let line = Line::named(name);
     Arc::new(Frame { kind: FrameKind::Native, address: None, mapping: None, lines: vec![line] })
@@ -117,6 +129,29 @@ fn stacks_without_room_are_counted_as_one_that_says_so() {
     assert_eq!(full.map(|sample| sample.count), Some(over_capacity));
     aggregator.add(&labels("1"), 1, stack(vec![frame("of the next window")], false), 10);
     assert_eq!(aggregator.over_capacity(), over_capacity);
+}
+
+#[test]
+fn stacks_without_room_are_weighed_by_their_own_process_where_weights_are_estimates() {
+    let counted = |event| {
+        let mut aggregator = Aggregator::new(None).with_stack_bytes(0).of_event(event);
+        // Rules have dropped what tells the processes apart: they share a series.
+        for (process, value) in [(1, 10_u64), (2, 10), (1, 10), (2, 30)] {
+            aggregator.add(&labels("any"), process, stack(vec![frame("alloc")], false), value);
+        }
+        let estimate = |process: i32, weight: SampleWeight| (weight.count, weight.value * process as u64);
+        let window = Window { event, ..window(0) };
+        let batch = aggregator.flush_estimated(window, |_, _| {}, |_, _| LabelDecision::Awaited, estimate);
+        assert_eq!((batch.series.len(), aggregator.over_capacity()), (1, 4));
+        let samples = batch.series[0].samples.iter();
+        let mut counted: Vec<_> = samples.map(|it| (it.events, it.count, it.value)).collect();
+        counted.sort_unstable();
+        counted
+    };
+    assert_eq!(counted(EventType::Allocation), [(2, 2, 20), (2, 2, 80)]);
+    // What isn't estimated is one stack, of whatever process.
+    let of_cpu = counted(EventType::Cpu);
+    assert_eq!((of_cpu.len(), of_cpu[0].0), (1, 4));
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub struct Merger {
     functions: EntryTable<(i64, i64, i64, i64), Function>,
     locations: EntryTable<MergedLocation, Location>,
     samples: EntryTable<SampleKey, Sample>,
+    /// Of the result; those of profiles that go in are left out.
+    comments: Vec<i64>,
     head: Option<ProfileHeader>,
     held_bytes: usize,
 }
@@ -161,6 +163,11 @@ impl Merger {
         Ok(())
     }
 
+    /// Adds a comment to the result: `pprof -comments` shows it.
+    pub fn comment(&mut self, text: &str) {
+        self.comments.push(self.strings.index(text));
+    }
+
     fn sizes(&self) -> [usize; 5] {
         [
             self.strings.len(),
@@ -173,10 +180,10 @@ impl Merger {
 
     fn check_types(&self, source: &CheckedTables<'_>) -> Result<(), MergeError> {
         let Some(head) = &self.head else { return Ok(()) };
-        let expected: Vec<_> = head.sample_type.iter().chain(&head.period_type).collect();
-        let found: Vec<_> = source.profile.sample_type.iter().chain(&source.profile.period_type).collect();
-        let expected = describe(&expected, |index| self.strings.get(index));
-        let found = describe(&found, |index| source.text(index));
+        let profile = source.profile;
+        let expected =
+            describe(&head.sample_type, head.period_type.as_ref(), |index| self.strings.get(index));
+        let found = describe(&profile.sample_type, profile.period_type.as_ref(), |index| source.text(index));
         if expected == found { Ok(()) } else { Err(MergeError::Incompatible { found, expected }) }
     }
 
@@ -301,6 +308,7 @@ impl Merger {
             mapping: self.mappings.entries,
             location: self.locations.entries,
             function: self.functions.entries,
+            comment: self.comments,
             string_table: self.strings.into_table(),
             ..Profile::default()
         };
@@ -328,7 +336,11 @@ fn new_sample(key: SampleKey, values: usize) -> Sample {
     }
 }
 
-fn describe<'a>(types: &[&ValueType], text: impl Fn(i64) -> &'a str) -> String {
-    let each = |value: &&ValueType| format!("{}/{}", text(value.r#type), text(value.unit));
-    types.iter().map(each).collect::<Vec<_>>().join(", ")
+fn describe<'a>(types: &[ValueType], period: Option<&ValueType>, text: impl Fn(i64) -> &'a str) -> String {
+    let name = |value: &ValueType| format!("{}/{}", text(value.r#type), text(value.unit));
+    let types = types.iter().map(name).collect::<Vec<_>>().join(", ");
+    match period {
+        Some(period) => format!("{types} (period {})", name(period)),
+        None => types,
+    }
 }

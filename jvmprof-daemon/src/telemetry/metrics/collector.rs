@@ -73,7 +73,7 @@ pub(super) const METRICS: &[CollectorMetric] = &[
     }),
     counter(
         "jvmprof_store_files_left_over",
-        "Half-written files of an earlier crash that were removed at the start",
+        "Half-written files of an earlier crash that were removed before the first profile was stored",
         |it| vec![("", it.store.leftovers_removed)],
     ),
     counter(

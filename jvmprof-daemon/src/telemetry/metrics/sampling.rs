@@ -99,6 +99,10 @@ pub(super) const METRICS: &[Metric] = &[
         Count(|counts| counts.thread_contexts.without_variable),
     )
     .help("Processes whose thread contexts were not found when they were searched for first"),
+    Metric::counter("jvmprof_thread_contexts_over_limit", Count(|counts| counts.thread_contexts.over_limit))
+        .help("Processes whose thread contexts were not read, since too many others publish some"),
+    Metric::counter("jvmprof_thread_contexts_refused", Count(|counts| counts.thread_contexts.refused))
+        .help("Processes whose thread contexts were not read, since the kernel's map refused them"),
     Metric::counter_by("jvmprof_jvm_cpu_seconds", &["jvm", "pid", "thread_kind"], |snapshot, values| {
         for (jvm, totals) in &snapshot.pipeline.jvms {
             values.set_seconds(jvm, &totals.cpu);

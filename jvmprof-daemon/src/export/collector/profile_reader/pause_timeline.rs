@@ -158,7 +158,7 @@ impl ProfileReader {
             let is_in_range = range.start <= reference.start && reference.start < range.end;
             let samples = samples(&profile).map_err(|error| error.to_string())?;
             samples.iter().for_each(|sample| jvm.add(sample, is_in_range));
-            Ok(())
+            Ok::<(), String>(())
         })?;
         let followed = Followed::new(&query.selection, &self.store);
         // A page chooses parts only of what has the times of samples.

@@ -65,7 +65,7 @@ impl ProfileReader {
                 let bars = rows.entry(sampled_in).or_insert_with(|| Bars::new(range));
                 bars.add(start, reference.duration.as_nanos() as f64, count as f64);
             }
-            Ok(())
+            Ok::<(), String>(())
         })?;
         let rows = rows.into_iter().map(|(number, bars)| ThreadRow { number, samples: bars.samples });
         Ok(ThreadTimeline { rows: rows.collect(), unreadable })

@@ -47,7 +47,7 @@ async fn labels_count_for_what_a_request_may_have_once_a_series() {
     let profile = for_push(&batch, &batch.series[0]);
     let packed = crate::profile::pprof::to_bytes(&profile).unwrap();
     let label = |name: &str, value: &str| LabelPair { name: name.to_owned(), value: value.to_owned() };
-    let push = |series: usize, profiles: usize| {
+    let push = |count: usize, profiles: usize| {
         let series = |number: usize| PushedSeries {
             labels: vec![
                 label("__name__", "process_cpu"),
@@ -56,7 +56,7 @@ async fn labels_count_for_what_a_request_may_have_once_a_series() {
             ],
             samples: vec![PushedSample { raw_profile: packed.clone().into() }; profiles],
         };
-        PushMessage { series: (0..series).map(series).collect() }.encode_to_vec()
+        PushMessage { series: (0..count).map(series).collect() }.encode_to_vec()
     };
     // Room for the labels of two series, and for five profiles.
     let max_bytes = 2 * 4_100 + 5 * profile.encoded_len();

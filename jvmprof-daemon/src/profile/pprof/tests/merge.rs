@@ -68,10 +68,37 @@ fn profiles_of_another_type_are_refused_and_leave_the_merge_as_it_was() {
     let error = merger.add(&for_file(&one("main", 4))).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "merging profiles: sample types samples/count, cpu/nanoseconds, cpu/nanoseconds can't be added to \
-         samples/count, cpu/nanoseconds"
+        "merging profiles: sample types samples/count, cpu/nanoseconds (period cpu/nanoseconds) can't be \
+         added to samples/count (period cpu/nanoseconds)"
     );
     assert_eq!(merger.finish().sample[0].value, [3]);
+}
+
+#[test]
+fn profiles_whose_periods_are_of_another_type_are_refused() {
+    let other = |damage: fn(&mut Profile)| {
+        let mut other = pushed(&one("main", 4));
+        damage(&mut other);
+        let mut merger = Merger::new(MergeLimits::default());
+        merger.add(&pushed(&one("main", 3))).unwrap();
+        merger.add(&other).unwrap_err()
+    };
+    for error in [
+        other(|other| other.period_type = None),
+        other(|other| other.period_type = Some(other.sample_type[0])),
+    ] {
+        assert!(matches!(error, MergeError::Incompatible { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_comment_is_in_the_result() {
+    let mut merger = Merger::new(MergeLimits::default());
+    merger.comment("said");
+    merger.add(&pushed(&one("main", 3))).unwrap();
+    let merged = merger.finish();
+    let comments: Vec<_> = merged.comment.iter().map(|at| &*merged.string_table[*at as usize]).collect();
+    assert_eq!(comments, ["said"]);
 }
 
 #[test]
