@@ -112,9 +112,10 @@ fn however_many_children_have_ended_the_next_one_is_sampled() {
     let last = std::thread::spawn(move || BufReader::new(stdout).lines().next());
     let poll = |sampler: &mut Sampler, of: Option<u32>| {
         let mut samples = 0;
-        sampler.poll(&mut |event| match event.kind {
-            KernelEventKind::Sample(sample) => samples += u32::from(Some(sample.header.pid) == of),
-            _ => {}
+        sampler.poll(&mut |event| {
+            if let KernelEventKind::Sample(sample) = event.kind {
+                samples += u32::from(Some(sample.header.pid) == of);
+            }
         });
         samples
     };
