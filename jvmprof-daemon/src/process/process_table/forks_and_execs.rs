@@ -6,8 +6,10 @@ use std::sync::Arc;
 use super::{Process, ProcessTable, empty_process};
 use crate::process::ProcessKey;
 
-/// Maximum number of replaced programs that are kept until the window's end.
+/// Maximum number of replaced programs that are kept until the window's end, and maximum memory of
+/// their mappings in bytes.
 const MAX_REPLACED: usize = 256;
+const MAX_REPLACED_BYTES: usize = 4 << 20;
 
 impl ProcessTable {
     /// Records an exec, whose mappings follow as events. `time_ns`: of `CLOCK_MONOTONIC`.
@@ -51,9 +53,9 @@ impl ProcessTable {
     /// Keeps a program in whose place another one has begun, if it was sampled: its frames may wait
     /// for their names.
     fn keep_replaced(&mut self, before: Option<Process>) {
-        if let Some(process) = before.filter(|process| !process.needs_info)
-            && self.replaced.len() < MAX_REPLACED
-        {
+        let Some(process) = before.filter(|process| !process.needs_info) else { return };
+        let kept: usize = self.replaced.iter().map(|process| process.mappings.bytes()).sum();
+        if self.replaced.len() < MAX_REPLACED && kept + process.mappings.bytes() <= MAX_REPLACED_BYTES {
             self.replaced.push(Process { is_replaced: true, ..process });
         }
     }

@@ -214,3 +214,25 @@ fn a_child_that_was_sampled_before_its_exec_is_its_parents_program() {
     shell.kill().expect("it is ours");
     shell.wait().expect("it has ended");
 }
+
+#[test]
+fn so_many_replaced_programs_are_kept_and_no_more() {
+    let mut table = ProcessTable::default();
+    for time in 0..600 {
+        table.process_of_sample(A, 77, "sh", 2 * time, none);
+        table.exec(A, "sh", 2 * time + 1);
+    }
+    assert_eq!(table.iter_with_replaced().count(), 1 + 256);
+    // Two with more code together than there is room for.
+    table.remove_exited();
+    for _ in 0..2 {
+        let mut at = 0;
+        while table.get(A).is_some_and(|process| process.mappings.bytes() < 3 << 20) {
+            at += 0x2000;
+            table.insert_mapping(A, 1, code(at, "/a/path/of/some/length"));
+        }
+        table.process_of_sample(A, 77, "sh", 2, none);
+        table.exec(A, "sh", 3);
+    }
+    assert_eq!(table.iter_with_replaced().count(), 1 + 1);
+}
