@@ -22,17 +22,7 @@ struct Small {
 
 fn small() -> Small {
     let pids = Some(vec![std::process::id()]);
-    let options = SamplerOptions {
-        frequency: 1,
-        pids,
-        ring_bytes: 1 << 16,
-        allocation: false,
-        off_cpu: false,
-        monitor_owners: false,
-        pauses: false,
-        thread_context: false,
-        kernel_log: false,
-    };
+    let options = SamplerOptions { pids, ring_bytes: 1 << 16, ..SamplerOptions::of_cpu_time(1) };
     let mut kernel = None;
     let sampler =
         Sampler::start(&options, |tables| kernel = Some(tables)).expect("the kernel lets root sample");

@@ -23,6 +23,24 @@ pub struct SamplerOptions {
     pub kernel_log: bool,
 }
 
+impl SamplerOptions {
+    /// Returns options for samples of the CPU time of all processes, and nothing else. `frequency`:
+    /// as [`Self::frequency`].
+    pub const fn of_cpu_time(frequency: u32) -> Self {
+        Self {
+            frequency,
+            pids: None,
+            ring_bytes: 1 << 20,
+            allocation: false,
+            off_cpu: false,
+            monitor_owners: false,
+            pauses: false,
+            thread_context: false,
+            kernel_log: false,
+        }
+    }
+}
+
 /// The perf event by whose overflows samples are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleClock {

@@ -134,17 +134,8 @@ fn judged(mode: &str, a: &str, b: &str, turns: &str) -> Verdict {
         callers: functions(&program, ["run_a", "run_b"]),
         verdict: Verdict::default(),
     };
-    let options = SamplerOptions {
-        frequency: 997,
-        pids: Some(vec![pid]),
-        ring_bytes: 4 << 20,
-        allocation: false,
-        off_cpu: false,
-        monitor_owners: false,
-        pauses: false,
-        thread_context: false,
-        kernel_log: false,
-    };
+    let options =
+        SamplerOptions { pids: Some(vec![pid]), ring_bytes: 4 << 20, ..SamplerOptions::of_cpu_time(997) };
     let fill = |tables| judge.symbolizer.fill(tables).expect("a thread");
     let mut sampler = Sampler::start(&options, fill).expect("the kernel lets root sample");
     drop(child.stdin.take());

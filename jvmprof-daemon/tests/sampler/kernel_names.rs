@@ -11,17 +11,8 @@ use jvmprof_daemon::types::Avma;
 const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_a000_0000;
 
 fn names() -> (Sampler, KernelSymbolizer) {
-    let options = SamplerOptions {
-        frequency: 1,
-        pids: Some(vec![u32::MAX]),
-        ring_bytes: 4096,
-        allocation: false,
-        off_cpu: false,
-        monitor_owners: false,
-        pauses: false,
-        thread_context: false,
-        kernel_log: false,
-    };
+    let options =
+        SamplerOptions { pids: Some(vec![u32::MAX]), ring_bytes: 4096, ..SamplerOptions::of_cpu_time(1) };
     let mut names = None;
     let sampler = Sampler::start(&options, |mut tables| names = tables.take_kernel_symbolizer());
     (sampler.expect("the kernel lets root sample"), names.expect("the kernel takes the program"))

@@ -14,17 +14,7 @@ use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
 fn start(pids: Option<Vec<u32>>) -> Sampler {
-    let options = SamplerOptions {
-        frequency: 199,
-        pids,
-        ring_bytes: 1 << 20,
-        allocation: false,
-        off_cpu: false,
-        monitor_owners: false,
-        pauses: false,
-        thread_context: false,
-        kernel_log: false,
-    };
+    let options = SamplerOptions { pids, ..SamplerOptions::of_cpu_time(199) };
     Sampler::start(&options, drop).expect("the kernel lets root sample")
 }
 
@@ -72,17 +62,7 @@ fn only_the_wanted_process_is_sampled_and_every_sample_arrives() {
 #[test]
 fn what_is_let_go_of_at_the_end_is_counted() {
     let mut busy = busy_shell();
-    let options = SamplerOptions {
-        frequency: 199,
-        pids: Some(vec![busy.id()]),
-        ring_bytes: 1 << 20,
-        allocation: false,
-        off_cpu: false,
-        monitor_owners: false,
-        pauses: false,
-        thread_context: false,
-        kernel_log: false,
-    };
+    let options = SamplerOptions { pids: Some(vec![busy.id()]), ..SamplerOptions::of_cpu_time(199) };
     let limits = QueueLimits { samples: 16 << 20, events: 4 << 20 };
     let mut sampler = BackgroundSampler::start(&options, Duration::from_millis(100), limits, drop)
         .expect("the kernel lets root sample");
