@@ -86,7 +86,13 @@ impl Pipeline {
             waiting: self.state.pending.len() as u64,
             caches: self.caches(),
             clocks: self.state.windows.clock_counts(),
-            allocation: self.state.allocation.as_ref().map(AllocationProfiler::counts).unwrap_or_default(),
+            allocation: self
+                .state
+                .followers
+                .allocation
+                .as_ref()
+                .map(AllocationProfiler::counts)
+                .unwrap_or_default(),
             off_cpu: self.off_cpu_counts(),
             pauses: self.pause_counts(),
             jvms: self.state.jvm_totals.get().clone(),
@@ -131,7 +137,7 @@ impl Pipeline {
     fn made_by_daemon(&self) -> SamplesByEvent {
         let locks = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::contended);
         let holders = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::holder_samples);
-        let pauses = self.state.pauses.as_ref().map_or(0, PauseTracker::taken);
+        let pauses = self.state.followers.pauses.as_ref().map_or(0, PauseTracker::taken);
         SamplesByEvent::of(EventType::Lock, locks)
             + SamplesByEvent::of(EventType::LockHolder, holders)
             + SamplesByEvent::of(EventType::Pause, pauses)
@@ -166,8 +172,11 @@ impl Pipeline {
 
     fn pause_counts(&self) -> PauseCounts {
         let run_time = self.sampler.pause_run_time();
-        let followed = self.state.pauses.as_ref().map(|pauses| pauses.counts(run_time));
-        PauseCounts { unknown_sums: self.state.summed_jvms.unknown().clone(), ..followed.unwrap_or_default() }
+        let followed = self.state.followers.pauses.as_ref().map(|pauses| pauses.counts(run_time));
+        PauseCounts {
+            unknown_sums: self.state.followers.summed_jvms.unknown().clone(),
+            ..followed.unwrap_or_default()
+        }
     }
 
     /// Returns the memory of caches and queues.

@@ -12,12 +12,12 @@ impl State {
         match event.kind {
             KernelEventKind::Sample(sample) => self.sample(sample),
             KernelEventKind::Tlab(tlab) => {
-                if let Some(allocation) = &mut self.allocation {
+                if let Some(allocation) = &mut self.followers.allocation {
                     allocation.count_tlab(&tlab);
                 }
             }
             KernelEventKind::Pause(record) => {
-                if let Some(pauses) = &mut self.pauses {
+                if let Some(pauses) = &mut self.followers.pauses {
                     pauses.record(&record);
                 }
             }
@@ -32,7 +32,7 @@ impl State {
                 if let Some(off_cpu) = &mut self.off_cpu {
                     off_cpu.exec(pid);
                 }
-                if let Some(pauses) = &mut self.pauses {
+                if let Some(pauses) = &mut self.followers.pauses {
                     pauses.exec(pid, event.time_ns);
                 }
                 self.targets.ended(pid);
@@ -48,14 +48,14 @@ impl State {
             }
             KernelEventKind::Exit { pid, tid } => {
                 self.table.exit(pid, tid);
-                if let Some(allocation) = &mut self.allocation {
+                if let Some(allocation) = &mut self.followers.allocation {
                     allocation.thread_ended(pid, tid);
                 }
                 if pid == tid {
                     self.end_sums_of(pid);
                     self.end_awaited_jvm(pid);
                     self.targets.ended(pid);
-                    if let Some(pauses) = &mut self.pauses {
+                    if let Some(pauses) = &mut self.followers.pauses {
                         pauses.exited(pid, event.time_ns);
                     }
                 }
@@ -90,7 +90,7 @@ impl State {
     /// Reads no more sums of a JVM's pauses: its memory is another program's, or nobody's.
     fn end_sums_of(&mut self, pid: u32) {
         if let Some(process) = self.table.get(pid) {
-            self.summed_jvms.ended(process.key);
+            self.followers.summed_jvms.ended(process.key);
         }
     }
 

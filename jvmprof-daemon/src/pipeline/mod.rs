@@ -20,8 +20,8 @@
 //! window and gives its profiles.
 
 pub mod allocation;
-mod awaited_jvms;
 mod counts;
+mod jvm_followers;
 pub mod jvm_totals;
 mod kernel_events;
 pub mod labels;
@@ -44,18 +44,18 @@ use crate::own_process::thread_priority;
 use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::{LabelDecision, SampleWeight};
 use crate::sampler::{
-    BackgroundSampler, BpfMaps, ExecStarts, QueueLimits, SampleClock, SampledEvent, SamplingPeriods,
-    StackSample, period_ns,
+    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SampledEvent, SamplingPeriods, StackSample,
+    period_ns,
 };
 use crate::symbolize::{Completion, Deadline, Outcome, SymbolizedStack, Symbolizer};
 use allocation::AllocationProfiler;
-use awaited_jvms::{AwaitedJvms, JvmFollowers};
 pub use counts::Counts;
+use jvm_followers::JvmFollowers;
 use jvm_totals::AllJvmTotals;
 use labels::{LabelKey, LabelOptions, Targets};
 use off_cpu::{CONTENTION_PERIOD, OffCpuProfiler};
 pub use options::{MemoryLimits, PipelineError, PipelineOptions};
-use pauses::{JvmPauses, JvmStops, PauseTracker, SummedJvms};
+use pauses::{JvmPauses, JvmStops, PauseTracker};
 use pending_samples::PendingSamples;
 use thread_contexts::ThreadContexts;
 use thread_kinds::ThreadKinds;
@@ -87,18 +87,11 @@ struct State {
     tried: Instant,
     /// True if samples don't wait for labels any more.
     release: bool,
-    /// The profiler of allocation; `None` where that is off.
-    allocation: Option<AllocationProfiler>,
+    followers: JvmFollowers,
     /// The profiler of waits; `None` where that is off.
     off_cpu: Option<OffCpuProfiler>,
     /// The labels of requests; `None` where they are off.
     thread_contexts: Option<ThreadContexts>,
-    /// The pauses of JVMs; `None` where that is off.
-    pauses: Option<PauseTracker>,
-    /// The sums of the pauses that aren't followed.
-    summed_jvms: SummedJvms,
-    awaited_jvms: AwaitedJvms,
-    exec_starts: Option<ExecStarts>,
     thread_kinds: ThreadKinds,
     jvm_totals: AllJvmTotals,
 }
@@ -141,13 +134,9 @@ impl Pipeline {
             pending: PendingSamples::new(memory.waiting_samples),
             tried: Instant::now(),
             release: false,
-            allocation: None,
+            followers: JvmFollowers::default(),
             off_cpu: None,
             thread_contexts: None,
-            pauses: None,
-            summed_jvms: SummedJvms::default(),
-            awaited_jvms: AwaitedJvms::default(),
-            exec_starts: None,
             thread_kinds: ThreadKinds::default(),
             jvm_totals: AllJvmTotals::default(),
         };
@@ -156,10 +145,10 @@ impl Pipeline {
             if let Some(table) = tables.take_dropped_processes() {
                 state.targets.use_table(table);
             }
-            state.exec_starts = tables.take_exec_starts();
+            state.followers.exec_starts = tables.take_exec_starts();
             let maps = tables.take_allocation();
             let debuginfod = &options.native.debuginfod;
-            state.allocation =
+            state.followers.allocation =
                 maps.map(|maps| AllocationProfiler::new(options.allocation, maps, debuginfod.clone()));
             let waits = tables.take_off_cpu();
             let waits = waits.map(|maps| OffCpuProfiler::start(options.off_cpu.clone(), maps));
@@ -168,7 +157,7 @@ impl Pipeline {
                 Err(error) => refused = Some(error),
             }
             let pauses = tables.take_pauses();
-            state.pauses = pauses.map(|map| PauseTracker::new(map, debuginfod.clone()));
+            state.followers.pauses = pauses.map(|map| PauseTracker::new(map, debuginfod.clone()));
             let contexts = tables.take_thread_contexts();
             state.thread_contexts =
                 contexts.map(|map| ThreadContexts::new(options.thread_context.clone(), map));
@@ -213,7 +202,7 @@ impl Pipeline {
     /// Returns the time when [`Self::poll`] should be called although nothing has happened.
     pub fn due(&self) -> Option<Instant> {
         let rows = self.state.symbolizer.is_loading().then(|| Instant::now() + ROWS_INTERVAL);
-        [self.state.targets.due(), self.state.awaited_jvms.due(), rows].into_iter().flatten().min()
+        [self.state.targets.due(), self.state.followers.awaited.due(), rows].into_iter().flatten().min()
     }
 
     /// Processes events since the last call, for about `limit` at most. To be called some times a
@@ -223,16 +212,10 @@ impl Pipeline {
         let end = Instant::now() + limit;
         self.state.targets.refresh();
         self.state.take_rows(None);
-        if let Some(allocation) = &mut self.state.allocation {
-            allocation.maintain(&self.sampler);
-        }
+        self.state.followers.maintain(&self.sampler);
         if let Some(off_cpu) = &mut self.state.off_cpu {
             off_cpu.maintain();
         }
-        if let Some(pauses) = &mut self.state.pauses {
-            pauses.maintain(&self.sampler);
-        }
-        self.state.summed_jvms.maintain(monotonic_ns);
         self.state.follow_awaited_jvms();
         let mut has_happened = false;
         while let Some(event) = self.sampler.take() {
@@ -263,13 +246,7 @@ impl Pipeline {
         let end = Instant::now() + patience;
         self.state.inspect_waiting();
         self.state.end_awaited_jvms();
-        if let Some(allocation) = &mut self.state.allocation {
-            allocation.end_events();
-        }
-        if let Some(pauses) = &mut self.state.pauses {
-            pauses.end_events();
-        }
-        self.state.summed_jvms.read_all(monotonic_ns);
+        self.state.followers.end_events();
         self.sampler.stop();
         self.state.windows.end_sampling();
         while Instant::now() < end
@@ -278,7 +255,7 @@ impl Pipeline {
             self.state.handle_kernel_event(event);
         }
         let tlabs = self.sampler.shed_queued();
-        self.state.allocation.iter_mut().for_each(|it| it.count_shed(tlabs));
+        self.state.followers.allocation.iter_mut().for_each(|it| it.count_shed(tlabs));
         self.state.take_rows(Some(end));
         self.state.complete_with_jitdumps();
         for sample in self.state.pending.take(|_, _| true) {
@@ -289,20 +266,20 @@ impl Pipeline {
 
     /// Keeps each pause of a JVM from now on, or what is known of them.
     pub fn keep_pauses(&mut self) {
-        self.state.summed_jvms.keep_ended();
-        if let Some(pauses) = &mut self.state.pauses {
+        self.state.followers.summed_jvms.keep_ended();
+        if let Some(pauses) = &mut self.state.followers.pauses {
             pauses.keep_pauses();
         }
     }
 
     /// Ends following the pauses of JVMs, and returns them; `None` where they aren't followed.
     pub fn take_pauses(&mut self) -> Option<Vec<JvmPauses>> {
-        self.state.pauses.as_mut().map(PauseTracker::take)
+        self.state.followers.pauses.as_mut().map(PauseTracker::take)
     }
 
     /// Ends reading how long JVMs stop whose pauses aren't followed, and returns it.
     pub fn take_stops(&mut self) -> Vec<JvmStops> {
-        self.state.summed_jvms.take()
+        self.state.followers.summed_jvms.take()
     }
 
     /// Returns when the window that is open began, in ns of `CLOCK_MONOTONIC`.
@@ -417,15 +394,8 @@ impl State {
             off_cpu.follow_blockers(process, header.start_ns, now, |key| self.symbolizer.java_blockers(key));
         }
         if jvm.is_some() || (is_new && process.is_jvm()) {
-            JvmFollowers {
-                awaited: &mut self.awaited_jvms,
-                targets: &mut self.targets,
-                symbolizer: &self.symbolizer,
-                allocation: self.allocation.as_mut(),
-                pauses: self.pauses.as_mut(),
-                summed_jvms: &mut self.summed_jvms,
-            }
-            .follow(process, header.start_ns, true);
+            let of = (process, header.start_ns);
+            self.followers.follow(of, true, &mut self.targets, &self.symbolizer);
         }
         if let Some(off_cpu) = &mut self.off_cpu
             && header.held_monitor != 0
@@ -437,7 +407,7 @@ impl State {
         let (mut stack, period, weight) = match &sample.event {
             SampledEvent::Cpu => (stack, period_ns, SampleWeight::from(period_ns)),
             SampledEvent::Allocation(record) => {
-                let Some(allocation) = &mut self.allocation else { return None };
+                let Some(allocation) = &mut self.followers.allocation else { return None };
                 let ((stack, weight), as_first) = allocation.weigh(process.key, record, stack);
                 second = as_first;
                 (stack, allocation.options().interval, weight)
@@ -451,12 +421,12 @@ impl State {
             }
         };
         if jvm.is_some() && event == EventType::Cpu {
-            if let Some(pauses) = &mut self.pauses {
+            if let Some(pauses) = &mut self.followers.pauses {
                 pauses.label(process.key, header.time_ns, &mut stack);
             }
             if let LabelDecision::Labels(labels) = &labels {
-                self.summed_jvms.set_name(process.key, labels);
-                if let Some(pauses) = &mut self.pauses {
+                self.followers.summed_jvms.set_name(process.key, labels);
+                if let Some(pauses) = &mut self.followers.pauses {
                     pauses.set_name(process.key, labels);
                 }
             }

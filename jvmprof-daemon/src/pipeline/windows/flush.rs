@@ -36,7 +36,7 @@ impl Pipeline {
             state.table.iter_with_replaced().map(|process| (process.key, process)).collect();
         let mut end = state.symbolizer.end_window(|key| by_key.get(&key).copied(), monotonic_ns());
         let targets = &mut state.targets;
-        let mut allocation = state.allocation.as_mut();
+        let mut allocation = state.followers.allocation.as_mut();
         if let Some(allocation) = &mut allocation {
             let window = state.windows.aggregator(EventType::Allocation, allocation.options().interval);
             for (key, stack, weight) in allocation.end_window() {
@@ -44,7 +44,7 @@ impl Pipeline {
                 window.add_unlabelled(label_key, stack, weight);
             }
         }
-        if let Some(pauses) = &mut state.pauses {
+        if let Some(pauses) = &mut state.followers.pauses {
             let window = state.windows.aggregator(EventType::Pause, PAUSE_PERIOD);
             pauses.end_window(state.release, |key, stack, weight| {
                 window.add_unlabelled(targets.process_label_key(key, EventType::Pause), stack, weight);
@@ -75,11 +75,11 @@ impl Pipeline {
         if let Some(off_cpu) = &mut state.off_cpu {
             off_cpu.add_contentions(&mut flushed.other_batches);
         }
-        if let Some(pauses) = &mut state.pauses {
+        if let Some(pauses) = &mut state.followers.pauses {
             pauses.add_to(&mut state.jvm_totals);
         }
-        state.summed_jvms.read_all(monotonic_ns);
-        state.summed_jvms.add_to(&mut state.jvm_totals);
+        state.followers.summed_jvms.read_all(monotonic_ns);
+        state.followers.summed_jvms.add_to(&mut state.jvm_totals);
         drop(by_key);
         state.table.remove_exited();
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
@@ -88,9 +88,12 @@ impl Pipeline {
         if let Some(contexts) = &mut state.thread_contexts {
             contexts.begin_window(&live);
         }
-        state.awaited_jvms.retain(|key| live.contains(&key));
-        state.summed_jvms.begin_window(|key| live.contains(&key) && targets.is_wanted(key, EventType::Cpu));
-        if let Some(pauses) = &mut state.pauses {
+        state.followers.awaited.retain(|key| live.contains(&key));
+        state
+            .followers
+            .summed_jvms
+            .begin_window(|key| live.contains(&key) && targets.is_wanted(key, EventType::Cpu));
+        if let Some(pauses) = &mut state.followers.pauses {
             pauses.begin_window(|key| live.contains(&key) && targets.is_wanted(key, EventType::Cpu));
         }
         if let Some(allocation) = allocation {
