@@ -115,7 +115,7 @@ mod tests {
             last = due;
         }
         // Every 50 ms, every 500 ms, every 5 s.
-        assert_eq!(attempts, [40, 116, 12]);
+        assert_eq!(attempts, [40, 116, 11]);
         assert!(awaited.remove(process.key) && !awaited.remove(process.key));
         assert_eq!((awaited.due(), awaited.take().count()), (None, 0));
     }
