@@ -97,9 +97,13 @@ impl Browser {
     }
 
     pub(crate) fn open(&mut self, url: &str) {
+        self.evaluate("void (globalThis.isLeft = true)");
         let answer = self.call("Page.navigate", &json!({"url": url}));
         assert!(answer.get("errorText").is_none(), "cannot open {url}: {answer}");
-        self.wait_for("document.readyState === 'complete'");
+        // The document before is there, and complete, until the other one is; another fragment
+        // stays in it.
+        let is_another = if answer.get("loaderId").is_some() { "!globalThis.isLeft && " } else { "" };
+        self.wait_for(&format!("{is_another}document.readyState === 'complete'"));
     }
 
     /// The value of a JavaScript expression; promises are awaited.
