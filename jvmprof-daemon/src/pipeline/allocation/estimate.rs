@@ -129,6 +129,35 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) {
     }
 }
 
+/// Gives the large objects inside buffers that no event tells a path of to those of the same class
+/// and size that are each an event: whether an object still fits into a buffer depends on its size
+/// and not on its path.
+fn file_under_events(
+    own: &mut [(u32, &mut StratumSums)],
+    strata: &[Stratum],
+    numbers: &HashMap<Stratum, u32>,
+) {
+    let at: HashMap<u32, usize> = own.iter().enumerate().map(|(at, (stratum, _))| (*stratum, at)).collect();
+    for inside in 0..own.len() {
+        let (stratum, sums) = (&strata[own[inside].0 as usize], &own[inside].1);
+        let is_pathless = sums.value_weight == 0 && sums.bytes >= 1.0;
+        let is_large = stratum.size_class > size_class(LARGE_OBJECT);
+        if !is_pathless || !is_large || stratum.placement != Placement::Inside {
+            continue;
+        }
+        let has_events = [Placement::LargeFirst, Placement::Outside].into_iter().find_map(|placement| {
+            let other = *at.get(numbers.get(&Stratum { placement, ..stratum.clone() })?)?;
+            (own[other].1.value_weight > 0).then_some(other)
+        });
+        if let Some(other) = has_events {
+            let sums = &mut own[inside].1;
+            let (objects, bytes) = (std::mem::take(&mut sums.objects), std::mem::take(&mut sums.bytes));
+            own[other].1.objects += objects;
+            own[other].1.bytes += bytes;
+        }
+    }
+}
+
 /// Returns the probability that a stretch of so many bytes has one of the random points whose
 /// distances have this mean.
 fn probability(bytes: u64, interval: u64) -> f64 {
@@ -336,6 +365,7 @@ impl StratumTable {
                 .collect();
             scale_to_total(&mut of_kind, total);
         }
+        file_under_events(&mut own, strata, &self.numbers);
         let mut estimate = Estimate::default();
         if !has_census {
             estimate.bytes_without_census = totals.inside;

@@ -270,6 +270,44 @@ fn objects_outside_are_those_that_were_counted() {
 }
 
 #[test]
+fn large_objects_inside_buffers_have_the_paths_of_those_that_did_not_fit() {
+    const BYTES: u64 = 1 << 20;
+    let class = Arc::new(JavaClass::named("double[]"));
+    let record = |object_bytes| AllocationRecord {
+        object_bytes,
+        weighed_bytes: object_bytes,
+        interval: 1,
+        ..AllocationRecord::default()
+    };
+    // (bytes of the objects inside, those with events outside) and what has no path of its own.
+    for (inside, outside, pathless) in [(BYTES, BYTES, false), (BYTES, 4 * BYTES, true), (24, 24, true)] {
+        let mut strata = StratumTable::default();
+        let weights = [(); 4].map(|()| strata.weigh(key(), Some(&class.name), &record(outside)).0);
+        let of = CountedKey { size_class: size_class(outside) as u16, ..CountedKey::default() };
+        strata.add_counted(key(), Some(&class.name), &of, 4, 4 * outside);
+        let mut census = WindowCensus::default();
+        let counts = vec![ObjectCount {
+            class: Arc::clone(&class),
+            size_class: size_class(inside),
+            objects: 8,
+            bytes: 8 * inside,
+        }];
+        let tlab = TlabRecord { used: 8 * inside, interval: 1, ..TlabRecord::default() };
+        census.add(&tlab, &TlabObjects { counts, first: None }, &mut strata);
+        census.end_stretch(8 * inside);
+        let totals = WindowTotals { inside: 8 * inside, outside: 4 * outside, ..WindowTotals::default() };
+        let estimated = strata.estimate(key(), &totals, census.take());
+        assert_eq!(!estimated.without_stack.is_empty(), pathless, "{inside} of {outside}");
+        let mut given: Vec<_> = weights.iter().map(|weight| strata.share(key(), *weight)).collect();
+        given.extend(estimated.without_stack.iter().map(|(_, weight)| strata.share(key(), *weight)));
+        let sum = |sum: (u64, u64), of: &(u64, u64)| (sum.0 + of.0, sum.1 + of.1);
+        assert_eq!(given.iter().fold((0, 0), sum), (12, 8 * inside + 4 * outside), "no byte is lost");
+        let of_event = if pathless { (1, outside) } else { (3, 2 * inside + outside) };
+        assert_eq!(given[0], of_event);
+    }
+}
+
+#[test]
 fn an_event_whose_bytes_are_in_another_windows_total_is_not_nothing() {
     let mut strata = StratumTable::default();
     let record = AllocationRecord {
