@@ -21,7 +21,7 @@ const LAST_INTERVAL: Duration = Duration::from_secs(5);
 
 /// JVMs that aren't followed yet.
 #[derive(Debug, Default)]
-pub(super) struct AwaitedJvms(HashMap<ProcessKey, AwaitedJvm>);
+pub(in crate::pipeline) struct AwaitedJvms(HashMap<ProcessKey, AwaitedJvm>);
 
 #[derive(Debug)]
 pub(super) struct AwaitedJvm {
@@ -47,7 +47,7 @@ impl AwaitedJvms {
     }
 
     /// Returns the time of the next attempt.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(in crate::pipeline) fn due(&self) -> Option<Instant> {
         self.0.values().map(|jvm| jvm.next).min()
     }
 
@@ -74,7 +74,7 @@ impl AwaitedJvms {
     }
 
     /// Forgets JVMs that have ended, or aren't wanted any more.
-    pub(super) fn retain(&mut self, mut is_wanted: impl FnMut(ProcessKey) -> bool) {
+    pub(in crate::pipeline) fn retain(&mut self, mut is_wanted: impl FnMut(ProcessKey) -> bool) {
         self.0.retain(|key, _| is_wanted(*key));
     }
 }
