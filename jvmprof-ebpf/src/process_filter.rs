@@ -1,4 +1,4 @@
-//! The processes that are sampled, and their children.
+//! The processes that are sampled, their children, and when they started.
 
 use aya_ebpf::{
     macros::{map, raw_tracepoint},

@@ -26,7 +26,7 @@
     const share = untimed === total ? "these" : `${format.share(untimed, total)} of these`;
     return [
       `When ${share} samples were taken isn't known: they are in no part of the time.`,
-      "They are in the graph of the whole time. A daemon tells it with --sample-times.",
+      "They are in the graph of the whole time. A daemon sends the times with --sample-times.",
     ];
   };
 })(globalThis.jvmprof);

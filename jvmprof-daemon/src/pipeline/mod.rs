@@ -303,8 +303,12 @@ impl Pipeline {
     /// are sampled anew.
     pub fn check_clocks(&mut self) -> bool {
         let was_suspended = self.state.windows.check_clocks();
-        if was_suspended && let Err(error) = self.sampler.reattach_cpus() {
-            tracing::error!(%error, "a CPU is not sampled until it can be");
+        if was_suspended {
+            if let Err(error) = self.sampler.reattach_cpus() {
+                tracing::error!(%error, "a CPU is not sampled until it can be");
+            }
+            // What processes have done on these CPUs since the resume was in no event.
+            self.state.table.invalidate_all();
         }
         was_suspended
     }

@@ -343,8 +343,8 @@ impl ProcessTable {
         }
     }
 
-    /// Returns a process of which an event has told, as if it were sampled now. `start_ns`: as
-    /// samples have it.
+    /// Returns a process that an event was of, as if it were sampled now; `None` if it isn't known.
+    /// `start_ns`: as samples have it.
     pub fn process_of_event(&mut self, pid: u32, start_ns: u64, now_ns: u64) -> Option<&Process> {
         let comm = Arc::clone(&self.by_pid.get(&pid)?.comm);
         let none = |_: &Process| None::<std::iter::Empty<Avma>>;

@@ -44,11 +44,13 @@ fn write(store: &Store, batch: &Batch) -> anyhow::Result<SamplesByEvent> {
     let refusals = store.label_refusals(&profiles);
     let mut refused = 0;
     // From the end, so that positions stay what they are. A profile is of the series at its place.
-    for (position, error) in refusals.iter().rev() {
-        let samples = batch.series.get(*position).map_or(0, Series::events);
-        tracing::error!(event = batch.event.as_str(), samples, %error, "a series can't be stored");
-        refused += samples;
+    for (position, _) in refusals.iter().rev() {
+        refused += batch.series.get(*position).map_or(0, Series::events);
         profiles.remove(*position);
+    }
+    if let Some((_, first)) = refusals.first() {
+        let (event, series) = (batch.event.as_str(), refusals.len());
+        tracing::error!(event, series, samples = refused, %first, "series can't be stored");
     }
     store.append(&profiles)?;
     Ok(SamplesByEvent::of(batch.event, refused))

@@ -129,14 +129,10 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) {
     }
 }
 
-/// Gives the large objects inside buffers that no event tells a path of to those of the same class
-/// and size that are each an event: whether an object still fits into a buffer depends on its size
-/// and not on its path.
-fn file_under_events(
-    own: &mut [(u32, &mut StratumSums)],
-    strata: &[Stratum],
-    numbers: &HashMap<Stratum, u32>,
-) {
+/// Adds large objects inside buffers, of which no event was kept, to those of the same class and
+/// size that are each an event, and so get the paths of these: whether an object still fits into a
+/// buffer depends on its size and not on its path.
+fn add_to_events(own: &mut [(u32, &mut StratumSums)], strata: &[Stratum], numbers: &HashMap<Stratum, u32>) {
     let at: HashMap<u32, usize> = own.iter().enumerate().map(|(at, (stratum, _))| (*stratum, at)).collect();
     for inside in 0..own.len() {
         let (stratum, sums) = (&strata[own[inside].0 as usize], &own[inside].1);
@@ -365,7 +361,7 @@ impl StratumTable {
                 .collect();
             scale_to_total(&mut of_kind, total);
         }
-        file_under_events(&mut own, strata, &self.numbers);
+        add_to_events(&mut own, strata, &self.numbers);
         let mut estimate = Estimate::default();
         if !has_census {
             estimate.bytes_without_census = totals.inside;

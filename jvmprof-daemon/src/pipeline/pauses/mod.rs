@@ -199,7 +199,7 @@ impl<M: PausedJvms> PauseTracker<M> {
         for reason in self.files.attach_and_detach(sampler) {
             *self.counts.unseen_jvms.entry(reason).or_default() += 1;
         }
-        self.give_up_refused();
+        self.remove_refused();
         self.check_stops();
         let (files, now) = (&self.files, monotonic_ns());
         for jvm in self.jvms.values_mut().filter(|jvm| jvm.since_ns.is_none()) {
@@ -207,9 +207,9 @@ impl<M: PausedJvms> PauseTracker<M> {
         }
     }
 
-    /// Gives up the JVMs of files in which the kernel has refused uprobes: what they say of
-    /// themselves may be read instead.
-    fn give_up_refused(&mut self) {
+    /// Ends following the JVMs of files in which the kernel has refused uprobes: the sums that they
+    /// keep themselves may be read instead.
+    fn remove_refused(&mut self) {
         let is_refused = |jvm: &FollowedJvm| self.files.is_refused(jvm.file);
         let refused: Vec<_> = self.jvms.extract_if(|_, jvm| is_refused(jvm)).collect();
         for (key, mut jvm) in refused {

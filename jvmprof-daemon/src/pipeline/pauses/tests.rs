@@ -132,7 +132,7 @@ fn jvms_whose_uprobes_were_refused_are_each_counted_and_followed_otherwise() {
     follow(&mut tracker, 2, PID + 1);
     tracker.files.refuse_for_tests(2);
     for _ in 0..2 {
-        tracker.give_up_refused();
+        tracker.remove_refused();
         assert_eq!(tracker.counts(None).unseen_jvms, BTreeMap::from([(REFUSED, 2)]));
     }
     assert!(tracker.map.0.is_empty() && !tracker.files.is_refused(ProbedFile::for_tests()));

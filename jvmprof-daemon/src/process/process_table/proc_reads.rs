@@ -20,13 +20,12 @@ impl Process {
             // `/proc` rounds down to ticks. Another start time is another process with this pid.
             Ok(info) if self.start_ns.is_none_or(|ns| ns / NS_PER_TICK == info.start_ticks) => {
                 let parent = self.inherited_info.take();
-                self.info = match parent.filter(|parent| parent.executable != info.executable) {
+                self.info = match parent.filter(|parent| !is_same_program(parent, &info)) {
                     // A child that has begun its own program since the sample was taken.
                     Some(parent) => Some(Arc::new(with_program_of(info, &parent))),
                     None => {
-                        let is_same =
-                            self.info.as_ref().is_none_or(|before| before.executable == info.executable);
-                        self.has_missed_exec = !is_same;
+                        let before = self.info.as_ref();
+                        self.has_missed_exec = before.is_some_and(|it| !is_same_program(it, &info));
                         self.comm = info.comm.as_str().into();
                         Some(Arc::new(info))
                     }
@@ -104,6 +103,17 @@ impl Process {
     }
 }
 
+/// Returns false if two programs are known, and differ. That its file was deleted or replaced makes
+/// none another one.
+fn is_same_program(one: &ProcessInfo, other: &ProcessInfo) -> bool {
+    let path = |info: &ProcessInfo| {
+        let path = info.executable.as_ref()?.to_string_lossy().into_owned();
+        // Appended by the kernel (fs/d_path.c).
+        Some(path.strip_suffix(" (deleted)").map_or(path.clone(), str::to_owned))
+    };
+    path(one).zip(path(other)).is_none_or(|(one, other)| one == other)
+}
+
 /// Returns the information of a process with the program of another one.
 fn with_program_of(info: ProcessInfo, other: &ProcessInfo) -> ProcessInfo {
     ProcessInfo {
@@ -112,5 +122,24 @@ fn with_program_of(info: ProcessInfo, other: &ProcessInfo) -> ProcessInfo {
         cmdline: other.cmdline.clone(),
         service: other.service.clone(),
         ..info
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_whose_file_was_replaced_is_the_same() {
+        let own = procfs::process_info(std::process::id()).expect("it is us");
+        let of = |path: Option<&str>| ProcessInfo { executable: path.map(Into::into), ..own.clone() };
+        for (one, other, is_same) in [
+            (Some("/bin/java"), Some("/bin/java"), true),
+            (Some("/bin/java"), Some("/bin/java (deleted)"), true),
+            (Some("/bin/java"), Some("/bin/sh"), false),
+            (Some("/bin/java"), None, true),
+        ] {
+            assert_eq!(is_same_program(&of(one), &of(other)), is_same, "{one:?} {other:?}");
+        }
     }
 }

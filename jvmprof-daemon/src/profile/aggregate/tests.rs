@@ -135,7 +135,7 @@ fn stacks_without_room_are_counted_as_one_that_says_so() {
 fn stacks_without_room_are_weighed_by_their_own_process_where_weights_are_estimates() {
     let counted = |event| {
         let mut aggregator = Aggregator::new(None).with_stack_bytes(0).of_event(event);
-        // Rules have dropped what tells the processes apart: they share a series.
+        // Rules have dropped what distinguishes the processes: they share a series.
         for (process, value) in [(1, 10_u64), (2, 10), (1, 10), (2, 30)] {
             aggregator.add(&labels("any"), process, stack(vec![frame("alloc")], false), value);
         }
