@@ -11,6 +11,7 @@ use super::args::{NativeSymbolArgs, parse_url};
 use crate::hotspot::stubs::AnalysesOnDisk;
 use crate::kernel_tables::RowsOnDisk;
 use crate::native::debuginfod::{Debuginfod, DebuginfodOptions};
+use crate::native::file_identity::ContentIdsOnDisk;
 use crate::pipeline::Pipeline;
 use crate::symbolize::NativeOptions;
 
@@ -45,6 +46,10 @@ pub(super) fn options(args: &NativeSymbolArgs) -> anyhow::Result<NativeOptions> 
         options.debuginfod = Some(Arc::new(client));
     }
     if args.unwind_rows_cache_mib > 0 {
+        match ContentIdsOnDisk::open(&args.unwind_rows_cache) {
+            Ok(on_disk) => options.content_ids = Some(Arc::new(on_disk)),
+            Err(error) => tracing::debug!(%error, "hashes of files' contents aren't kept on disk"),
+        }
         match RowsOnDisk::open(&args.unwind_rows_cache, args.unwind_rows_cache_mib << 20) {
             Ok(on_disk) => options.rows_on_disk = Some(Arc::new(on_disk)),
             Err(error) => tracing::debug!(%error, "unwind rows aren't kept on disk"),

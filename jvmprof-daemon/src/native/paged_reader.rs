@@ -7,8 +7,10 @@ use std::sync::Arc;
 use super::byte_source::ByteSource;
 use super::elf::{ElfError, read_bytes};
 
-/// Bytes that are read at once.
+/// Bytes that are read at once where reads follow each other.
 const PAGE: u64 = 64 << 10;
+/// Bytes that are read at once where reads are spread over the range.
+const SMALL_PAGE: u64 = 16 << 10;
 
 /// A range of a file, of which the most recently used pages are in memory.
 ///
@@ -19,6 +21,7 @@ pub(crate) struct PagedReader<S> {
     source: S,
     what: &'static str,
     range: Range<u64>,
+    page_bytes: u64,
     cache: RefCell<PageCache>,
 }
 
@@ -41,7 +44,7 @@ impl<S: ByteSource> PagedReader<S> {
     /// 64 KiB. `what` names the part of the file, for messages.
     pub(crate) fn new(source: S, what: &'static str, range: Range<u64>, max_pages: usize) -> Self {
         let cache = PageCache { pages: Vec::new(), max_pages, failed: None };
-        Self { source, what, range, cache: RefCell::new(cache) }
+        Self { source, what, range, page_bytes: PAGE, cache: RefCell::new(cache) }
     }
 
     /// Makes a reader of the same range with pages of its own, for a second position.
@@ -50,6 +53,15 @@ impl<S: ByteSource> PagedReader<S> {
         S: Copy,
     {
         Self::new(self.source, self.what, self.range.clone(), max_pages)
+    }
+
+    /// Makes a reader of the same range with `max_pages` pages of 16 KiB, for reads that are spread
+    /// over it: most of a larger page would be read for nothing.
+    pub(crate) fn with_small_pages(&self, max_pages: usize) -> Self
+    where
+        S: Copy,
+    {
+        Self { page_bytes: SMALL_PAGE, ..self.with_pages(max_pages) }
     }
 
     /// Returns the number of bytes in the range.
@@ -85,7 +97,7 @@ impl<S: ByteSource> PagedReader<S> {
     pub(crate) fn page(&self, at: u64) -> Option<(u64, Arc<Vec<u8>>)> {
         self.with_rest_of_page(at, |_| ())?;
         let cache = self.cache.borrow();
-        cache.pages.first().map(|page| (page.number * PAGE, Arc::clone(&page.bytes)))
+        cache.pages.first().map(|page| (page.number * self.page_bytes, Arc::clone(&page.bytes)))
     }
 
     /// Returns whether all reads succeeded.
@@ -101,7 +113,7 @@ impl<S: ByteSource> PagedReader<S> {
         if at >= self.len() {
             return None;
         }
-        let (number, offset) = (at / PAGE, (at % PAGE) as usize);
+        let (number, offset) = (at / self.page_bytes, (at % self.page_bytes) as usize);
         let mut cache = self.cache.borrow_mut();
         if cache.pages.first().is_none_or(|page| page.number != number) {
             self.load_page(&mut cache, number)?;
@@ -115,9 +127,10 @@ impl<S: ByteSource> PagedReader<S> {
             cache.pages[..=index].rotate_right(1);
             return Some(());
         }
-        let start = number * PAGE;
-        let length = PAGE.min(self.len() - start);
-        match read_bytes(&self.source, self.what, self.range.start.checked_add(start)?, length, PAGE) {
+        let start = number * self.page_bytes;
+        let length = self.page_bytes.min(self.len() - start);
+        let at = self.range.start.checked_add(start)?;
+        match read_bytes(&self.source, self.what, at, length, self.page_bytes) {
             Ok(bytes) => {
                 cache.pages.truncate(cache.max_pages.saturating_sub(1));
                 cache.pages.insert(0, Page { number, bytes: Arc::new(bytes) });
@@ -139,10 +152,11 @@ mod tests {
     fn every_byte_is_read_whatever_was_read_before_and_few_pages_are_kept() {
         let file: Vec<u8> = (0..5 * PAGE + 100).map(|at| (at / 7 % 251) as u8).collect();
         let (source, range) = (&*file, 10..5 * PAGE + 50);
-        let reader = PagedReader::new(&source, "test", range.clone(), 2);
+        let large = PagedReader::new(&source, "test", range.clone(), 2);
+        let small = large.with_small_pages(3);
         let expected = &file[range.start as usize..range.end as usize];
         let mut at = 1u64;
-        for _ in 0..2000 {
+        for (reader, most) in [(&large, 2), (&small, 3)].into_iter().cycle().take(4000) {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let from = (at >> 33) % reader.len();
             let mut buffer = vec![0; (at >> 20) as usize % (3 * PAGE as usize)];
@@ -151,10 +165,12 @@ mod tests {
             assert_eq!(count, rest.len().min(buffer.len()));
             assert_eq!(buffer[..count], rest[..count]);
             assert_eq!(reader.bytes(from), Some([rest[0]]));
-            assert!(reader.cache.borrow().pages.len() <= 2);
+            assert!(reader.cache.borrow().pages.len() <= most);
         }
-        assert_eq!((reader.bytes::<1>(reader.len()), reader.bytes::<1>(u64::MAX)), (None, None));
-        assert!(reader.check().is_ok());
+        for reader in [large, small] {
+            assert_eq!((reader.bytes::<1>(reader.len()), reader.bytes::<1>(u64::MAX)), (None, None));
+            assert!(reader.check().is_ok());
+        }
     }
 
     #[test]

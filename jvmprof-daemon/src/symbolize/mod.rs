@@ -44,6 +44,7 @@ use crate::hotspot::stubs::analyze_native;
 use crate::hotspot::{JavaCache, JvmBlockers, LiveMemory, PauseVariables, SafepointCounters};
 use crate::jit::cpython_trampolines::TrampolineArenas;
 use crate::native::file_cache::{FileCache, FileCacheLimits};
+use crate::native::file_identity::ContentIdsOnDisk;
 use crate::process::{MappedCode, Process, ProcessKey};
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{Frame, Mapping};
@@ -135,8 +136,13 @@ struct ProcessSymbols {
     java: Java,
 }
 
-fn file_cache(limits: FileCacheLimits, with_lines: bool) -> Arc<FileCache> {
-    Arc::new(FileCache::new(limits).with_analysis(analyze_native).with_lines(with_lines))
+fn file_cache(
+    limits: FileCacheLimits,
+    with_lines: bool,
+    content_ids: Option<Arc<ContentIdsOnDisk>>,
+) -> Arc<FileCache> {
+    let cache = FileCache::new(limits).with_analysis(analyze_native).with_lines(with_lines);
+    Arc::new(cache.with_content_ids(content_ids))
 }
 
 impl Symbolizer {
@@ -144,7 +150,7 @@ impl Symbolizer {
         let limits =
             FileCacheLimits { bytes: memory.files, line_bytes: memory.lines, ..FileCacheLimits::default() };
         Self {
-            files: file_cache(limits, false),
+            files: file_cache(limits, false, None),
             names: FunctionNames::new(memory.names),
             native: NativeOptions::default(),
             kernel: KernelFrames::default(),

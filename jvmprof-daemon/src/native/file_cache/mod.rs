@@ -5,6 +5,7 @@
 //! read once; a very large one has device, inode, time and size for a key. Several threads that
 //! load the same file at once cause one load.
 
+mod content_id;
 mod expiry;
 mod load_error;
 mod uncached_rows;
@@ -24,7 +25,7 @@ use crate::native::byte_source::RegularFile;
 use crate::native::debug_files::DebugFileLocator;
 use crate::native::dwarf_lines::{DwarfLineTable, SourceLine};
 use crate::native::elf::{self, ElfError, ElfFile, ElfHeader};
-use crate::native::file_identity::{ContentId, FileKey, FileStat};
+use crate::native::file_identity::{ContentIdsOnDisk, FileKey, FileStat};
 use crate::native::function_symbols::FunctionSymbols;
 use crate::native::open_file::{OpenError, UnopenedFile};
 use crate::native::unwind_rows::{AnalyzeCode, UnwindRows};
@@ -124,6 +125,7 @@ pub struct FileCache {
     counters: Arc<AtomicCacheCounters>,
     analyze: Option<AnalyzeCode>,
     with_lines: bool,
+    content_ids: Option<Arc<ContentIdsOnDisk>>,
 }
 
 impl FileCache {
@@ -156,7 +158,7 @@ impl FileCache {
                 idle: 10 * idle,
             },
         );
-        Self { limits, known, parts, lines, counters, analyze: None, with_lines: false }
+        Self { limits, known, parts, lines, counters, analyze: None, with_lines: false, content_ids: None }
     }
 
     /// Sets the analysis of code without frame information.
@@ -183,12 +185,7 @@ impl FileCache {
         self.get(&self.known, before, || {
             let source = regular(file, path)?;
             let header = elf::read_header(&source).map_err(|source| elf_error("headers", path, source))?;
-            // Without sections that can be read there still are headers.
-            let content = match ElfFile::parse(source) {
-                Ok(parsed) => ContentId::of(&parsed, before, self.with_lines),
-                Err(_) => ContentId::File(before.identity),
-            };
-            unchanged(file, path, before)?;
+            let content = self.content_id(source, before, || unchanged(file, path, before))?;
             let key = FileKey { build_id: header.build_id, content, debug: None };
             Ok(Arc::new(KeyedHeader { key, header }))
         })

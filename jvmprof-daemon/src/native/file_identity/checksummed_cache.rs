@@ -25,6 +25,8 @@ pub enum ChecksummedCacheError {
     Key { path: PathBuf, source: io::Error },
     #[error("identifying this program by /proc/self/exe: {0}")]
     Program(io::Error),
+    #[error("reading the boot's identity from {}: {source}", path.display())]
+    Boot { path: PathBuf, source: io::Error },
     #[error("files have been hashed by another key than the folder's {}", path.display())]
     OtherKey { path: PathBuf },
 }

@@ -1,6 +1,7 @@
 //! Keys of files' data in caches.
 
 pub(crate) mod checksummed_cache;
+mod content_ids_on_disk;
 
 use std::fmt;
 use std::fs::File;
@@ -13,6 +14,7 @@ use object::elf;
 use object::pod::{bytes_of, bytes_of_slice};
 use siphasher::sip::SipHasher13;
 
+pub use self::content_ids_on_disk::ContentIdsOnDisk;
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile, Section, read_raw};
 use crate::types::BuildId;

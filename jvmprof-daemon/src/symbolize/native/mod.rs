@@ -13,6 +13,7 @@ use crate::native::byte_source::RegularFile;
 use crate::native::debug_files_to_upload::queue::{UploadCandidate, UploadQueue};
 use crate::native::debuginfod::{Debuginfod, FetchState};
 use crate::native::elf::ElfFile;
+use crate::native::file_identity::ContentIdsOnDisk;
 use crate::process::{Process, ProcessKey};
 use crate::profile::model::{Frame, FrameKind};
 use crate::symbolize::frames::{frame, frame_bytes};
@@ -41,6 +42,8 @@ pub struct NativeOptions {
     pub symbolize: Symbolize,
     /// Client that fetches debug files that the host lacks.
     pub debuginfod: Option<Arc<Debuginfod>>,
+    /// Hashes of files' contents that an earlier run has made.
+    pub content_ids: Option<Arc<ContentIdsOnDisk>>,
     /// Unwind rows that an earlier run has read.
     pub rows_on_disk: Option<Arc<RowsOnDisk>>,
     /// Analyses of JVMs' stubs that an earlier run has made.
@@ -61,7 +64,7 @@ impl Symbolizer {
     /// Sets the options of native frames, before any file is loaded.
     #[must_use]
     pub fn with_native(mut self, options: NativeOptions) -> Self {
-        self.files = file_cache(self.files.limits(), options.lines);
+        self.files = file_cache(self.files.limits(), options.lines, options.content_ids.clone());
         self.names.with_lines = options.lines;
         self.names.downloads = options.debuginfod.as_ref().map(|server| server.directory().to_owned());
         if let Some(on_disk) = &options.stub_analyses {
