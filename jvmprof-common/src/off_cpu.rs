@@ -6,7 +6,10 @@
 //! distribution of mean [`OffCpuSettings::interval`], and a wait with a point in it is kept. What
 //! is left of such a distance doesn't depend on what has passed: each wait draws one anew.
 
+use core::mem::offset_of;
+
 use crate::blocker::Blocker;
+use crate::switch_clock::SwitchClock;
 
 /// What the daemon wants.
 #[repr(C)]
@@ -51,7 +54,9 @@ pub struct FollowedThread {
     /// Since when it is followed, `CLOCK_MONOTONIC` in ns.
     pub followed_ns: u64,
     pub pid: u32,
-    pub padding: u32,
+    /// Fills two lines of the CPU's cache, so that what one thread's switches write lies in no line
+    /// of another thread, whose CPU would lose it.
+    pub padding: [u32; 7],
 }
 
 /// Slots of threads that are followed, a power of two: thread `tid` has slot `tid % slots`, in
@@ -70,14 +75,22 @@ pub struct ReportedPart {
     pub until_ns: u64,
 }
 
+/// What a CPU's switches keep from one to the next.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuSwitches {
+    pub clock: SwitchClock,
+    pub totals: WaitTotals,
+}
+
 /// Waits that have ended, kept or not: one CPU's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitTotals {
-    pub waits: u64,
-    /// Nanoseconds.
-    pub waited_ns: u64,
-    /// Those of them that were shorter than [`OffCpuSettings::least_ns`].
+    /// Waits of [`OffCpuSettings::least_ns`] or more, and nanoseconds of them.
+    pub long_waits: u64,
+    pub long_ns: u64,
+    /// Shorter ones.
     pub short_waits: u64,
     pub short_ns: u64,
     /// Switches of threads that could not be followed, since too many are.
@@ -161,4 +174,10 @@ pub const fn is_runnable(state: u32) -> bool {
     state == 0 || state & PREEMPTED != 0
 }
 
-const _: () = assert!(size_of::<FollowedThread>() == 13 * 8, "no padding: it lies in a map");
+/// Bytes of a line of the CPU's cache.
+const CACHE_LINE: usize = 64;
+
+const _: () = {
+    assert!(size_of::<FollowedThread>() == 2 * CACHE_LINE, "no padding: it lies in a map");
+    assert!(offset_of!(FollowedThread, start_ns) + 8 == CACHE_LINE, "one line a switch");
+};

@@ -148,6 +148,11 @@ impl TypedTask {
     }
 
     #[inline(always)]
+    pub fn is_kernel_thread(self) -> bool {
+        self.read::<u32>(globals::task_flags()) & PF_KTHREAD != 0
+    }
+
+    #[inline(always)]
     pub fn tid(self) -> u32 {
         self.read(globals::task_pid())
     }

@@ -45,7 +45,7 @@ fn adopt_waiting(_: RawTracePointContext) -> i32 {
 fn adopt(waiting: &WaitingThread) -> Option<()> {
     let since_ns = waiting.since_ns;
     // SAFETY: the values are copied at once.
-    let known = unsafe { *followed_threads::find(waiting.tid)? };
+    let known = unsafe { *followed_threads::find(waiting.tid)?.thread };
     let head = Task(known.task).thread_list()?;
     let mut node = next(head)?;
     for _ in 0..MAX_ADOPTED {
@@ -106,7 +106,7 @@ fn follow(task: Task, pid: u32, since_ns: u64) -> Option<()> {
 #[inline(always)]
 fn inspect(waiting: &mut WaitingThread) -> Option<()> {
     // SAFETY: the values are read one by one, and checked again below.
-    let thread = unsafe { &*followed_threads::find(waiting.tid)? };
+    let thread = unsafe { &*followed_threads::find(waiting.tid)?.thread };
     let (task, since) = (Task(thread.task), thread.since_ns);
     waiting.since_ns = since;
     waiting.pid = thread.pid;

@@ -325,11 +325,11 @@ impl OffCpuProfiler {
     }
 
     pub(super) fn counts(&self) -> OffCpuCounts {
-        let WaitTotals { waits, waited_ns, short_waits, short_ns, unfollowed_switches, lost_waits } =
+        let WaitTotals { long_waits, long_ns, short_waits, short_ns, unfollowed_switches, lost_waits } =
             self.maps.totals();
         OffCpuCounts {
-            waits,
-            waited_ns,
+            waits: long_waits + short_waits,
+            waited_ns: long_ns + short_ns,
             short_waits,
             short_ns,
             unfollowed_switches,

@@ -31,18 +31,26 @@ fn slot_of(tid: u32) -> Option<*mut FollowedThread> {
     FOLLOWED_THREADS.get_ptr_mut(tid & globals::followed_mask())
 }
 
+/// A thread that is followed, in one of the maps.
+#[derive(Clone, Copy)]
+pub struct FoundThread {
+    pub thread: *mut FollowedThread,
+    /// It is in its slot.
+    pub has_slot: bool,
+}
+
 /// Returns what is known of a thread, if it is followed.
 #[inline(always)]
-pub fn find(tid: u32) -> Option<*mut FollowedThread> {
+pub fn find(tid: u32) -> Option<FoundThread> {
     let slot = slot_of(tid)?;
     // SAFETY: the slot is the map's; whose it is changes with one write.
     if unsafe { (*slot).tid } == tid {
-        return Some(slot);
+        return Some(FoundThread { thread: slot, has_slot: true });
     }
     if OVERFLOW_COUNT.get(0).is_none_or(|count| *count == 0) {
         return None;
     }
-    OVERFLOW_THREADS.get_ptr_mut(tid)
+    OVERFLOW_THREADS.get_ptr_mut(tid).map(|thread| FoundThread { thread, has_slot: false })
 }
 
 /// Begins to follow the thread that is being switched away, or to follow it as another one than its
@@ -55,7 +63,7 @@ pub fn insert(thread: &FollowedThread) -> bool {
         || OVERFLOW_THREADS.insert(thread.tid, thread, u64::from(BPF_EXIST)).is_ok()
 }
 
-/// Gives a thread that is being switched away its slot, if it has none and nobody else has it.
+/// Gives a thread that is being switched away and has no slot its own, if nobody else has it.
 #[inline(always)]
 pub fn move_to_slot(thread: &FollowedThread) {
     let slot = slot_of(thread.tid);

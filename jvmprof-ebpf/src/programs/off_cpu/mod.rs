@@ -23,8 +23,8 @@ use jvmprof_common::{
     allocation::exponential_distance,
     blocker::Blocker,
     off_cpu::{
-        FollowedThread, OffCpuSettings, PREEMPTED, ReportedPart, TASK_DEAD, WAIT_WORDS, WaitRecord,
-        WaitTotals, is_runnable,
+        CpuSwitches, FollowedThread, OffCpuSettings, PREEMPTED, ReportedPart, TASK_DEAD, WAIT_WORDS,
+        WaitRecord, WaitTotals, is_runnable,
     },
 };
 
@@ -41,7 +41,7 @@ use crate::{
 #[map]
 static OFF_CPU_SETTINGS: Array<OffCpuSettings> = Array::with_max_entries(1, 0);
 #[map]
-static WAIT_TOTALS: PerCpuArray<WaitTotals> = PerCpuArray::with_max_entries(1, 0);
+static CPU_SWITCHES: PerCpuArray<CpuSwitches> = PerCpuArray::with_max_entries(1, 0);
 /// The daemon sets its size.
 #[map]
 static REPORTED_PARTS: HashMap<u32, ReportedPart> = HashMap::with_max_entries(1, 0);
@@ -87,12 +87,17 @@ fn wait_begin(ctx: BtfTracePointContext) -> i32 {
     let next = TypedTask::of_argument(ctx.arg(2));
     let (tid, next_tid) = (previous.tid(), next.tid());
     let state = ctx.arg::<u64>(3) as u32 | if ctx.arg::<u64>(0) & 1 != 0 { PREEMPTED } else { 0 };
+    // SAFETY: it is this CPU's, where one switch follows the other.
+    let Some(CpuSwitches { clock, totals }) = CPU_SWITCHES.get_ptr_mut(0).map(|cpu| unsafe { &mut *cpu })
+    else {
+        return 0;
+    };
     // Thread 0 of each CPU is its idle loop.
-    let now = switch_clock::now((tid != 0 && !is_runnable(state)).then_some(previous), next);
+    let now = switch_clock::now(clock, (tid != 0 && !is_runnable(state)).then_some(previous), next);
     if next_tid != 0
         && let Some(came) = followed_threads::find(next_tid)
         // SAFETY: only the thread's own switches touch it, and this is one.
-        && end_wait(unsafe { &mut *came }, next, now)
+        && end_wait(unsafe { &mut *came.thread }, totals, next, now)
     {
         SWITCH_INTERRUPTS.output(&ctx, now, 0);
     }
@@ -106,45 +111,46 @@ fn wait_begin(ctx: BtfTracePointContext) -> i32 {
     let followed = followed_threads::find(tid);
     if let Some(left) = followed
         // SAFETY: as above. Another start is that of a thread whose end wasn't seen.
-        && let left = unsafe { &mut *left }
-        && left.start_ns == previous.start()
+        && let thread = unsafe { &mut *left.thread }
+        && thread.start_ns == previous.start()
     {
-        lose_unended(left, now);
-        left.state = state;
-        left.run_delay = previous.run_delay();
-        left.monitor_owner = if is_runnable(state) { 0 } else { blocker::owner_for_current(previous.tgid()) };
-        (left.group_queue, left.throttled_ns) =
+        lose_unended(thread, totals, now);
+        thread.state = state;
+        thread.run_delay = previous.run_delay();
+        thread.monitor_owner =
+            if is_runnable(state) { 0 } else { blocker::owner_for_current(previous.tgid()) };
+        (thread.group_queue, thread.throttled_ns) =
             if is_runnable(state) { previous.group_queue() } else { (0, 0) };
-        left.since_ns = now;
-        followed_threads::move_to_slot(left);
+        thread.since_ns = now;
+        if !left.has_slot {
+            followed_threads::move_to_slot(thread);
+        }
         return 0;
     }
     if followed.is_some() {
         followed_threads::remove(tid);
     }
-    follow(previous, state, now);
+    follow(previous, totals, state, now);
     0
 }
 
 /// Counts a wait as lost whose end wasn't seen: its thread is switched away, and still waits. There
 /// are kernels that show no switch from some tasks of their machine to others.
 #[inline(always)]
-fn lose_unended(thread: &mut FollowedThread, now: u64) {
+fn lose_unended(thread: &mut FollowedThread, totals: &mut WaitTotals, now: u64) {
     if thread.since_ns == 0 {
         return;
     }
     // Nearly all of the time it has waited.
     thread.waited_ns += now.saturating_sub(thread.since_ns);
-    if let Some(totals) = totals() {
-        totals.lost_waits += 1;
-    }
+    totals.lost_waits += 1;
 }
 
 /// Begins to follow a thread.
 #[inline(always)]
-fn follow(task: TypedTask, state: u32, now: u64) {
-    let (pid, untyped) = (task.tgid(), task.untyped());
-    if !process_filter::is_profiled(pid) || untyped.is_kernel_thread() {
+fn follow(task: TypedTask, totals: &mut WaitTotals, state: u32, now: u64) {
+    let pid = task.tgid();
+    if task.is_kernel_thread() || !process_filter::is_profiled(pid) {
         return;
     }
     let thread = FollowedThread {
@@ -152,28 +158,20 @@ fn follow(task: TypedTask, state: u32, now: u64) {
         state,
         since_ns: now,
         run_delay: task.run_delay(),
-        start_ns: untyped.start().unwrap_or(0),
-        task: untyped.0,
+        start_ns: task.start(),
+        task: task.untyped().0,
         followed_ns: now,
         pid,
         ..FollowedThread::default()
     };
-    if !followed_threads::insert(&thread)
-        && let Some(totals) = totals()
-    {
+    if !followed_threads::insert(&thread) {
         totals.unfollowed_switches += 1;
     }
 }
 
-#[inline(always)]
-fn totals<'a>() -> Option<&'a mut WaitTotals> {
-    // SAFETY: it is this CPU's, where one switch follows the other.
-    WAIT_TOTALS.get_ptr_mut(0).map(|totals| unsafe { &mut *totals })
-}
-
 /// Ends the wait of a thread that goes on now. Returns true if it is kept, which chance decides.
 #[inline(always)]
-fn end_wait(thread: &mut FollowedThread, task: TypedTask, now: u64) -> bool {
+fn end_wait(thread: &mut FollowedThread, totals: &mut WaitTotals, task: TypedTask, now: u64) -> bool {
     let since = thread.since_ns;
     if since == 0 {
         return false;
@@ -186,14 +184,14 @@ fn end_wait(thread: &mut FollowedThread, task: TypedTask, now: u64) -> bool {
         return false;
     }
     thread.waited_ns += waited;
-    let (Some(totals), Some(settings)) = (totals(), OFF_CPU_SETTINGS.get(0)) else { return false };
-    totals.waits += 1;
-    totals.waited_ns += waited;
+    let Some(settings) = OFF_CPU_SETTINGS.get(0) else { return false };
     if waited < settings.least_ns {
         totals.short_waits += 1;
         totals.short_ns += waited;
         return false;
     }
+    totals.long_waits += 1;
+    totals.long_ns += waited;
     let mut began = since;
     // SAFETY: the value is copied at once; the daemon replaces it as a whole.
     if waited >= LEAST_REPORTED_NS
@@ -261,8 +259,9 @@ fn keep<C: ProgramKind>(ctx: &C, wait: &KeptWait) {
         followed_threads::remove(wait.tid);
     }
     if is_late || !is_it || has_id_of_another {
-        if let Some(totals) = totals() {
-            totals.lost_waits += 1;
+        if let Some(cpu) = CPU_SWITCHES.get_ptr_mut(0) {
+            // SAFETY: this CPU's, where no switch comes between: interrupts are off.
+            unsafe { (*cpu).totals.lost_waits += 1 };
         }
         return;
     }

@@ -7,29 +7,23 @@
 //! or yields, where the CPU was idle, and where the scheduler's is still that of the wake-up. What
 //! is left is the time from such a wake-up to a block with a tick of the clock in between.
 
-use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::map, maps::PerCpuArray};
+use aya_ebpf::helpers::bpf_ktime_get_ns;
 use jvmprof_common::switch_clock::SwitchClock;
 
 use crate::{globals, task::TypedTask};
 
-#[map]
-static SWITCH_CLOCKS: PerCpuArray<SwitchClock> = PerCpuArray::with_max_entries(1, 0);
-
-/// Returns the time of this CPU's switch, `CLOCK_MONOTONIC` in ns. `blocked`: the thread that is
+/// Returns the time of this CPU's switch, `CLOCK_MONOTONIC` in ns. `clock`: this CPU's; `blocked`: the thread that is
 /// switched away, if it blocks; `next`: the one that comes.
 #[inline(always)]
-pub fn now(blocked: Option<TypedTask>, next: TypedTask) -> u64 {
+pub fn now(clock: &mut SwitchClock, blocked: Option<TypedTask>, next: TypedTask) -> u64 {
     // SAFETY: helper without arguments.
     let monotonic_ns = || unsafe { bpf_ktime_get_ns() };
     let Some(blocked) = blocked.filter(|_| globals::switch_clock() != 0) else {
         return monotonic_ns();
     };
     let cpu_ns = blocked.last_cpu_clock();
-    match SWITCH_CLOCKS.get_ptr_mut(0) {
-        // SAFETY: it is this CPU's, where one switch follows the other.
-        Some(clock) if next.last_queued() != cpu_ns => {
-            unsafe { &mut *clock }.monotonic_ns(cpu_ns, monotonic_ns)
-        }
-        _ => monotonic_ns(),
+    if next.last_queued() == cpu_ns {
+        return monotonic_ns();
     }
+    clock.monotonic_ns(cpu_ns, monotonic_ns)
 }

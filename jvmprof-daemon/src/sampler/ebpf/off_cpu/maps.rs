@@ -4,8 +4,8 @@ use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
 use jvmprof_common::blocker::{BLOCKER_LAYOUTS, BlockerLayout};
 use jvmprof_common::held_monitor::{WANTED_MONITORS, WantedMonitors};
 use jvmprof_common::off_cpu::{
-    FOLLOWED_THREADS, FollowedThread, OVERFLOW_THREADS, OffCpuSettings, ReportedPart, WaitTotals,
-    WaitingThread,
+    CpuSwitches, FOLLOWED_THREADS, FollowedThread, OVERFLOW_THREADS, OffCpuSettings, ReportedPart,
+    WaitTotals, WaitingThread,
 };
 
 use super::followed_threads::FollowedThreads;
@@ -14,7 +14,7 @@ use crate::sampler::ebpf::object::{PodValue, impl_pod, map_error, take_map};
 use crate::sampler::error::SamplerError;
 
 const SETTINGS: &str = "OFF_CPU_SETTINGS";
-const TOTALS: &str = "WAIT_TOTALS";
+const CPU_SWITCHES: &str = "CPU_SWITCHES";
 const REPORTED: &str = "REPORTED_PARTS";
 /// Slots that CPUs are about to give to threads.
 const CLAIMED_SLOTS: &str = "CLAIMED_SLOTS";
@@ -28,7 +28,7 @@ const MAX_REPORTED: u32 = 16_384;
 /// JVMs whose threads say what they wait for, at most.
 pub const MAX_BLOCKER_LAYOUTS: u32 = 8192;
 
-impl_pod!(OffCpuSettings, WaitTotals, ReportedPart, BlockerLayout, WantedMonitors);
+impl_pod!(OffCpuSettings, CpuSwitches, ReportedPart, BlockerLayout, WantedMonitors);
 
 /// Sizes of the maps, for the loader: of one entry each where waits, or the owners of monitors,
 /// aren't profiled.
@@ -52,7 +52,7 @@ pub(in crate::sampler) const fn slots(waits: bool) -> u32 {
 /// The maps of waits.
 pub struct OffCpuMaps {
     settings: Array<MapData, PodValue<OffCpuSettings>>,
-    totals: PerCpuArray<MapData, PodValue<WaitTotals>>,
+    switches: PerCpuArray<MapData, PodValue<CpuSwitches>>,
     threads: FollowedThreads,
     reported: HashMap<MapData, u32, PodValue<ReportedPart>>,
     blockers: HashMap<MapData, u32, PodValue<BlockerLayout>>,
@@ -71,7 +71,7 @@ impl OffCpuMaps {
     pub(in crate::sampler) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
         Ok(Self {
             settings: take_map(ebpf, SETTINGS)?,
-            totals: take_map(ebpf, TOTALS)?,
+            switches: take_map(ebpf, CPU_SWITCHES)?,
             threads: FollowedThreads::of(ebpf, SLOTS)?,
             reported: take_map(ebpf, REPORTED)?,
             blockers: take_map(ebpf, BLOCKER_LAYOUTS)?,
@@ -126,10 +126,10 @@ impl OffCpuMaps {
     /// Returns the waits that have ended since the start.
     pub fn totals(&self) -> WaitTotals {
         let mut sum = WaitTotals::default();
-        let Ok(of_cpus) = self.totals.get(&0, 0) else { return sum };
-        for PodValue(of_cpu) in of_cpus.iter() {
-            sum.waits += of_cpu.waits;
-            sum.waited_ns += of_cpu.waited_ns;
+        let Ok(of_cpus) = self.switches.get(&0, 0) else { return sum };
+        for PodValue(CpuSwitches { totals: of_cpu, .. }) in of_cpus.iter() {
+            sum.long_waits += of_cpu.long_waits;
+            sum.long_ns += of_cpu.long_ns;
             sum.short_waits += of_cpu.short_waits;
             sum.short_ns += of_cpu.short_ns;
             sum.unfollowed_switches += of_cpu.unfollowed_switches;
