@@ -44,6 +44,8 @@ const REFUSED: u16 = 3;
 #[derive(Clone, Default)]
 pub(in crate::export) struct ScriptedReceiver {
     steps: Arc<Mutex<VecDeque<Step>>>,
+    /// The answer to messages without profiles, if it is none of a success.
+    to_empty: Option<Step>,
     /// The pid of a series that is always refused, with all that comes with it.
     refused_pid: Option<&'static str>,
     /// Requests so far, also those without profiles.
@@ -56,6 +58,11 @@ impl ScriptedReceiver {
     pub(in crate::export) fn new(steps: &[(u16, &str)]) -> Self {
         let steps = steps.iter().map(|(status, text)| (*status, (*text).to_owned())).collect();
         Self { steps: Arc::new(Mutex::new(steps)), ..Self::default() }
+    }
+
+    /// The same receiver, which answers messages without profiles like this.
+    pub(in crate::export) fn failing_if_empty(self, status: u16, text: &str) -> Self {
+        Self { to_empty: Some((status, text.to_owned())), ..self }
     }
 
     /// A receiver that refuses messages with a series of this pid, and takes all others.
@@ -97,11 +104,11 @@ impl ScriptedReceiver {
         ProfilesServiceServer::new(self.clone()).accept_compressed(CompressionEncoding::Gzip)
     }
 
-    /// Returns the answer to a message: by its script, except for a question without profiles.
+    /// Returns the answer to a message: by its script, if there are profiles in it.
     fn step(&self, headers: HeaderMap, message: ExportProfilesServiceRequest) -> Option<Step> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         if message.resource_profiles.is_empty() {
-            return None;
+            return self.to_empty.clone();
         }
         let attributes = message.resource_profiles.iter().flat_map(|of| &of.resource);
         let mut attributes = attributes.flat_map(|resource| &resource.attributes);

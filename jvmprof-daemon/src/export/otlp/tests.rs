@@ -227,6 +227,31 @@ async fn nobody_there_is_not_stored_and_no_answer_may_be() {
 }
 
 #[tokio::test]
+async fn a_receivers_own_failure_answers_an_empty_message_unless_it_asks_for_time() {
+    use OtlpProtocol::{Grpc, Http};
+    for (protocol, status, text, is_answer) in [
+        (Grpc, 2, "invalid request: resource profiles are empty", true),
+        (Grpc, 3, "missing profile metadata dictionary", true),
+        (Grpc, 13, "", true),
+        (Http, 500, "missing profile metadata dictionary", true),
+        (Grpc, 2, HOUR, false),
+        (Grpc, 13, HOUR, false),
+        (Http, 500, HOUR, false),
+        // A proxy may have said it, while nobody was behind it.
+        (Grpc, 4, "context deadline exceeded", false),
+        (Grpc, 14, "transport is closing", false),
+        (Http, 502, "Bad Gateway", false),
+        (Http, 504, "Gateway Timeout", false),
+    ] {
+        let receiver = ScriptedReceiver::default().failing_if_empty(status, text);
+        let address = receiver.serve(protocol).await;
+        let probed = OtlpClient::new(options(address, protocol)).expect("valid").probe().await;
+        let row = format!("{protocol:?} {status} {text:?}: {probed:?}");
+        assert_eq!(matches!(probed, PushOutcome::Refused { .. }), is_answer, "{row}");
+    }
+}
+
+#[tokio::test]
 async fn the_time_that_a_receiver_asks_for_is_part_of_the_outcome() {
     let request = requests(&batch(vec![jvm_series()])).expect("encodable").remove(0);
     for (protocol, status) in [

@@ -119,9 +119,10 @@ impl PushOutcome {
     /// The outcome of a status of OTLP: as [`Self::of`], but what its specification calls retryable
     /// was not stored, if the receiver itself has said it.
     pub(in crate::export) fn of_otlp_status(status: &Status) -> Self {
-        let is_answer = status.source().is_none() && http_status(status.message()).is_none();
         match status.code() {
-            Code::Unavailable | Code::Aborted | Code::DataLoss if is_answer => Self::not_stored_by(status),
+            Code::Unavailable | Code::Aborted | Code::DataLoss if is_answer(status) => {
+                Self::not_stored_by(status)
+            }
             _ => Self::of(status),
         }
     }
@@ -196,6 +197,12 @@ impl PushOutcome {
     fn possibly_lost_by(status: &Status) -> Self {
         Self::possibly_lost(status.code(), describe(status)).with_retry_after(retry_delay(status))
     }
+}
+
+/// Returns true if somebody has answered by gRPC: neither is the connection broken, nor is it an
+/// answer by HTTP.
+pub(in crate::export) fn is_answer(status: &Status) -> bool {
+    status.source().is_none() && http_status(status.message()).is_none()
 }
 
 /// The time after which the server wants to be asked again, by its `RetryInfo`.

@@ -120,6 +120,19 @@ async fn a_proxys_answer_by_http_to_a_request_by_grpc_is_what_its_status_says() 
 }
 
 #[tokio::test]
+async fn a_proxys_failure_by_http_is_no_answer_of_a_receiver_by_grpc() {
+    for page in ["<html><head><title>a proxy</title></head></html>", ""] {
+        let script = ProxyScript::new(Mutex::new([(StatusCode::INTERNAL_SERVER_ERROR, page)].into()));
+        let router = Routes::new(ScriptedReceiver::default().service()).into_axum_router();
+        let address = serve_routes(router.layer(middleware::from_fn_with_state(script, proxy))).await;
+        let backend = otlp(address, OtlpProtocol::Grpc);
+        let probed = backend.probe().await;
+        assert!(matches!(probed, PushOutcome::PossiblyLost { .. }), "{probed:?}");
+        assert_eq!(backend.probe().await, PushOutcome::Stored);
+    }
+}
+
+#[tokio::test]
 async fn a_request_beyond_a_servers_limit_arrives_in_parts_and_only_what_is_too_large_alone_is_refused() {
     const LIMIT: usize = 16 << 10;
     // All of them are four times the limit; the eighth alone is twice.
