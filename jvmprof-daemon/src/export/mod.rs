@@ -8,6 +8,7 @@
 //! shows them on a page. It and the daemon's telemetry listen through [`listener`].
 
 pub mod collector;
+mod connect_code;
 pub mod delivery;
 mod directory_lock;
 pub mod http_client;

@@ -15,6 +15,7 @@ mod tests;
 
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -36,7 +37,7 @@ use super::split_to_limits::{self, ProfileLimits, SeriesRequest};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::Batch;
 use crate::profile::pprof::PushEncoder;
-use answer::Answer;
+use answer::{Answer, Contents, Meaning};
 
 pub use message::MalformedRequest;
 pub use received::InvalidMessage;
@@ -98,6 +99,8 @@ pub enum OtlpConfigError {
 pub struct OtlpClient {
     options: Arc<OtlpOptions>,
     transport: Transport,
+    /// Whether the receiver may have stored some series of a request and not all.
+    stores_parts: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -141,7 +144,7 @@ impl OtlpClient {
             OtlpProtocol::Grpc => Transport::grpc(&options)?,
             OtlpProtocol::Http => Transport::http(&options)?,
         };
-        Ok(Self { options: Arc::new(options), transport })
+        Ok(Self { options: Arc::new(options), transport, stores_parts: Arc::default() })
     }
 
     /// Returns the address of the receiver.
@@ -149,13 +152,22 @@ impl OtlpClient {
         &self.options.http.address
     }
 
+    /// Returns true once the receiver has answered that it didn't take some series of a request:
+    /// it isn't said which. From then on each is to have a request of its own.
+    pub fn wants_single_series(&self) -> bool {
+        self.stores_parts.load(Ordering::Relaxed)
+    }
+
     /// Sends one request, once, and returns its outcome.
     pub async fn send(&self, request: &PushRequest) -> PushOutcome {
         let outcome = match message::of_request(request) {
-            Ok(message) => match self.exchange(message).await {
-                Ok(answer) => answer.outcome(request.series()),
-                Err(outcome) => outcome,
-            },
+            Ok(message) => {
+                let contents = Contents::of(&message);
+                match self.exchange(message).await {
+                    Ok(answer) => self.outcome(&answer, contents),
+                    Err(outcome) => outcome,
+                }
+            }
             Err(error) => {
                 let message = error.to_string();
                 PushOutcome::Refused { code: Code::Internal, message, divisible: true }
@@ -175,6 +187,20 @@ impl OtlpClient {
             Transport::Grpc { plain_url, .. } => outcome.unless_server_speaks_tls(plain_url.as_ref()).await,
             Transport::Http { client, .. } => client.of_probe(outcome).await,
         }
+    }
+
+    /// Returns the outcome that an answer means for a message that holds this, and notes a receiver
+    /// that stores parts of messages.
+    fn outcome(&self, answer: &Answer, contents: Contents) -> PushOutcome {
+        let meaning = answer.meaning();
+        let is_of_some = matches!(meaning, Meaning::OfSome { .. }) && contents.series > 1;
+        if is_of_some && !self.stores_parts.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                address = self.address(),
+                "the receiver may store a part of a request: from now on each series has its own"
+            );
+        }
+        meaning.outcome(contents)
     }
 
     /// Sends a message, once. An exchange without an answer is an outcome by itself.

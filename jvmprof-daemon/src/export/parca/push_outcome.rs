@@ -206,7 +206,7 @@ pub(in crate::export) fn is_answer(status: &Status) -> bool {
 }
 
 /// The time after which the server wants to be asked again, by its `RetryInfo`.
-fn retry_delay(status: &Status) -> Option<Duration> {
+pub(in crate::export) fn retry_delay(status: &Status) -> Option<Duration> {
     status.get_details_retry_info()?.retry_delay
 }
 

@@ -220,6 +220,33 @@ async fn of_several_series_only_the_one_that_is_refused_is_lost() {
 }
 
 #[tokio::test]
+async fn a_receiver_that_stores_parts_of_what_it_refuses_gets_each_series_by_itself_from_then_on() {
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        for send_again in [false, true] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let receiver = ScriptedReceiver::refusing_after_others("3");
+            let address = receiver.serve(protocol).await;
+            let options = DeliveryOptions { send_again, ..options(Some(dir.path())) };
+            let delivery = to_client(client(address, protocol), options);
+            delivery.enqueue(batch_of(4));
+            // Of the ten samples of the first request, three are stored before the one that isn't.
+            let (again, lost) = if send_again { ([7, 3], 0) } else { ([0, 0], 10) };
+            let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+            let row = format!("{protocol:?} {send_again}: {counts:?}");
+            assert_eq!([counts.delivered, counts.losses.refused], again, "{row}");
+            assert_eq!((counts.losses.possibly_lost, counts.possibly_twice), (lost, 10 - lost), "{row}");
+            delivery.enqueue(batch_of(4));
+            let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+            let row = format!("{protocol:?} {send_again}: {counts:?}");
+            assert_eq!([counts.delivered, counts.losses.refused], [again[0] + 7, again[1] + 3], "{row}");
+            assert_eq!((counts.losses.possibly_lost, counts.possibly_twice), (lost, 10 - lost), "{row}");
+            assert_eq!(receiver.samples(), 3 + counts.delivered, "{row}");
+            end(delivery).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_partial_success_of_several_series_may_have_stored_any_of_them() {
     let dir = tempfile::tempdir().expect("a folder");
     let receiver = ScriptedReceiver::new(&[(0, "rejected")]);
