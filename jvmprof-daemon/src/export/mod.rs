@@ -16,6 +16,7 @@ pub mod listener;
 pub mod otlp;
 pub mod parca;
 pub mod pyroscope;
+mod retry_after;
 mod split_to_limits;
 pub mod spool;
 pub mod store;

@@ -10,6 +10,7 @@ use url::Url;
 
 use super::push_request::PushRequest;
 use super::tls_mismatch::{self, TlsMismatch};
+use crate::export::retry_after;
 
 /// Longest part of an answer by HTTP that a message shows.
 const SHOWN_CHARACTERS: usize = 300;
@@ -205,9 +206,11 @@ pub(in crate::export) fn is_answer(status: &Status) -> bool {
     status.source().is_none() && http_status(status.message()).is_none()
 }
 
-/// The time after which the server wants to be asked again, by its `RetryInfo`.
+/// The time after which the server wants to be asked again, by its `RetryInfo`, or a proxy that has
+/// answered by HTTP: tonic makes the headers of such an answer metadata of its status.
 pub(in crate::export) fn retry_delay(status: &Status) -> Option<Duration> {
-    status.get_details_retry_info()?.retry_delay
+    let by_grpc = status.get_details_retry_info().and_then(|info| info.retry_delay);
+    by_grpc.or_else(|| retry_after::of_headers(status.metadata().as_ref()))
 }
 
 /// What a failure means if it is clear, else the whole chain of causes: `transport error` alone
