@@ -28,6 +28,7 @@ use tonic::Code;
 use url::Url;
 
 use crate::export::parca::push_outcome::was_never_processed;
+use crate::export::parca::tls_mismatch::PlaintextProtocol;
 use crate::export::parca::{ParcaConfigError, ParcaOptions, PushOutcome, SettingsFile, proxy, tls_mismatch};
 use crate::export::retry_after;
 
@@ -167,11 +168,11 @@ impl HttpClient {
         Ok(HttpAnswer { status, body, is_whole, retry_after })
     }
 
-    /// The outcome of a request without profiles, which says so if the server speaks TLS only.
+    /// The outcome of a request without profiles, which says so if the server speaks TLS.
     pub(in crate::export) async fn of_probe(&self, outcome: PushOutcome) -> PushOutcome {
         match outcome {
             PushOutcome::PossiblyLost { .. } => {
-                outcome.unless_server_speaks_tls(self.plain_url.as_ref()).await
+                outcome.unless_server_speaks_tls(self.plain_url.as_ref(), PlaintextProtocol::Http1).await
             }
             // It was answered by HTTP, or nobody is there.
             _ => outcome,

@@ -32,6 +32,7 @@ use tonic::transport::Channel;
 use url::Url;
 
 use super::http_client::{Credentials, HttpClient, HttpConfigError, HttpOptions, header};
+use super::parca::tls_mismatch::PlaintextProtocol;
 use super::parca::{ParcaConfigError, ParcaOptions, PushOutcome, PushRequest, Token, grpc};
 use super::split_to_limits::{self, ProfileLimits, SeriesRequest};
 use crate::export::store::NAME_LABEL;
@@ -184,7 +185,9 @@ impl OtlpClient {
             Err(outcome) => outcome,
         };
         match &self.transport {
-            Transport::Grpc { plain_url, .. } => outcome.unless_server_speaks_tls(plain_url.as_ref()).await,
+            Transport::Grpc { plain_url, .. } => {
+                outcome.unless_server_speaks_tls(plain_url.as_ref(), PlaintextProtocol::Http2).await
+            }
             Transport::Http { client, .. } => client.of_probe(outcome).await,
         }
     }

@@ -9,7 +9,7 @@ use tonic_types::StatusExt as _;
 use url::Url;
 
 use super::push_request::PushRequest;
-use super::tls_mismatch::{self, TlsMismatch};
+use super::tls_mismatch::{self, PlaintextProtocol, TlsMismatch};
 use crate::export::retry_after;
 
 /// Longest part of an answer by HTTP that a message shows.
@@ -68,15 +68,25 @@ impl PushOutcome {
     }
 
     /// The outcome of an empty request. Where it broke off, and a server that is reached without
-    /// TLS, directly, speaks TLS only, it says so.
-    pub(in crate::export) async fn unless_server_speaks_tls(self, plain_url: Option<&Url>) -> Self {
-        let is_broken = matches!(self, Self::PossiblyLost { .. } | Self::NotStored { .. });
-        match plain_url {
-            Some(url) if is_broken && tls_mismatch::speaks_tls(url).await => {
-                Self::not_stored(TlsMismatch::OnlyTheServer.to_string())
-            }
-            _ => self,
-        }
+    /// TLS, directly, speaks TLS, it says so.
+    pub(in crate::export) async fn unless_server_speaks_tls(
+        self,
+        plain_url: Option<&Url>,
+        protocol: PlaintextProtocol,
+    ) -> Self {
+        let (Self::PossiblyLost { message, retry_after, .. } | Self::NotStored { message, retry_after }) =
+            &self
+        else {
+            return self;
+        };
+        let Some(url) = plain_url else { return self };
+        let Some(mismatch) = tls_mismatch::of_plaintext_address(url, protocol).await else { return self };
+        let message = match mismatch {
+            // It has failed for another reason.
+            TlsMismatch::TheServerToo => format!("{message} ({mismatch})"),
+            _ => mismatch.to_string(),
+        };
+        Self::NotStored { message, retry_after: *retry_after }
     }
 
     /// Logs what became of a request.
