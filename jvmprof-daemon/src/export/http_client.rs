@@ -6,16 +6,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::header::{
-    AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
-};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Request, Response, StatusCode};
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -30,7 +28,9 @@ use tonic::Code;
 use url::Url;
 
 use crate::export::parca::push_outcome::was_never_processed;
+use crate::export::parca::tls_mismatch::PlaintextProtocol;
 use crate::export::parca::{ParcaConfigError, ParcaOptions, PushOutcome, SettingsFile, proxy, tls_mismatch};
+use crate::export::retry_after;
 
 /// The part of an answer's body that is read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
@@ -162,17 +162,17 @@ impl HttpClient {
                 PushOutcome::possibly_lost(Code::Unavailable, message)
             }
         })?;
-        let (status, retry_after) = (response.status(), retry_after(response.headers()));
+        let (status, retry_after) = (response.status(), retry_after::of_headers(response.headers()));
         // The status is an answer, also if the body doesn't arrive.
         let (body, is_whole) = read(response.into_body(), until).await;
         Ok(HttpAnswer { status, body, is_whole, retry_after })
     }
 
-    /// The outcome of a request without profiles, which says so if the server speaks TLS only.
+    /// The outcome of a request without profiles, which says so if the server speaks TLS.
     pub(in crate::export) async fn of_probe(&self, outcome: PushOutcome) -> PushOutcome {
         match outcome {
             PushOutcome::PossiblyLost { .. } => {
-                outcome.unless_server_speaks_tls(self.plain_url.as_ref()).await
+                outcome.unless_server_speaks_tls(self.plain_url.as_ref(), PlaintextProtocol::Http1).await
             }
             // It was answered by HTTP, or nobody is there.
             _ => outcome,
@@ -213,13 +213,6 @@ pub(in crate::export) fn header(
     let value = HeaderValue::from_str(value)
         .map_err(|_| HttpConfigError::Header { what, value: value.to_owned() })?;
     Ok((name, value))
-}
-
-/// The time of `retry-after`: seconds, or a date (RFC 9110, 10.2.3) by our own clock.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let of_date = || httpdate::parse_http_date(text).ok()?.duration_since(SystemTime::now()).ok();
-    text.parse().map(Duration::from_secs).ok().or_else(of_date)
 }
 
 /// Reads a body, as much as arrives of it until then and is kept. Returns true if that is all.

@@ -8,6 +8,7 @@
 //! shows them on a page. It and the daemon's telemetry listen through [`listener`].
 
 pub mod collector;
+mod connect_code;
 pub mod delivery;
 mod directory_lock;
 pub mod http_client;
@@ -15,6 +16,7 @@ pub mod listener;
 pub mod otlp;
 pub mod parca;
 pub mod pyroscope;
+mod retry_after;
 mod split_to_limits;
 pub mod spool;
 pub mod store;

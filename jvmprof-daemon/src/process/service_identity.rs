@@ -1,5 +1,5 @@
 //! The service that a process says it is: in its published context, its environment or, if it is a
-//! JVM, in its arguments, by the names of OpenTelemetry.
+//! JVM, in its options, by the names of OpenTelemetry.
 //!
 //! Anyone may write there what they like: what is read and what is kept is bounded.
 
@@ -31,22 +31,23 @@ pub struct ServiceIdentity {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatedIdentity {
     environment: ServiceIdentity,
-    /// Of its arguments, read as those of a JVM.
-    arguments: ServiceIdentity,
+    /// Of the options that a JVM would have by its arguments and environment.
+    options: ServiceIdentity,
 }
 
 impl StatedIdentity {
     /// Reads a process's environment and arguments; what can't be read says nothing.
     pub(super) fn read(pid: u32) -> Self {
         let read = |file: &str| read_start(&format!("/proc/{pid}/{file}"));
-        Self { environment: of_environment(&read("environ")), arguments: of_arguments(&read("cmdline")) }
+        let (environment, arguments) = (read("environ"), read("cmdline"));
+        Self { environment: of_environment(&environment), options: of_options(&arguments, &environment) }
     }
 
     /// Returns each attribute from the first place that has it: the environment, then, if the
-    /// process is a JVM, the arguments.
+    /// process is a JVM, its options.
     pub fn identity(&self, is_jvm: bool) -> ServiceIdentity {
         let of_environment = self.environment.clone();
-        if is_jvm { of_environment.or(&self.arguments) } else { of_environment }
+        if is_jvm { of_environment.or(&self.options) } else { of_environment }
     }
 }
 
@@ -103,22 +104,35 @@ fn texts(bytes: &[u8]) -> impl Iterator<Item = &str> {
     bytes.split(|byte| *byte == 0).filter_map(|text| str::from_utf8(text).ok())
 }
 
-/// Parses an environment: `NAME=VALUE`, each followed by a zero byte. Of two with the same name the
-/// first one counts, as for `getenv`.
+/// Returns a variable of an environment: `NAME=VALUE`, each followed by a zero byte. Of two with the
+/// same name the first one counts, as for `getenv`.
+fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a str> {
+    texts(environment).find_map(|text| text.strip_prefix(name)?.strip_prefix('='))
+}
+
 fn of_environment(bytes: &[u8]) -> ServiceIdentity {
-    let variable = |name: &str| texts(bytes).find_map(|text| text.strip_prefix(name)?.strip_prefix('='));
+    let variable = |name: &str| variable(bytes, name);
     let named =
         ServiceIdentity { name: variable("OTEL_SERVICE_NAME").and_then(kept), ..ServiceIdentity::default() };
     let attributes = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
     named.or(&ServiceIdentity::of_attributes(attributes))
 }
 
-/// Parses the arguments of the `java` launcher, each followed by a zero byte. Of two properties
-/// with the same name the last one counts, as for the JVM.
-fn of_arguments(bytes: &[u8]) -> ServiceIdentity {
+/// Parses the options of a JVM, in the order in which it reads them: those of `JAVA_TOOL_OPTIONS`,
+/// those that the `java` launcher has of `JDK_JAVA_OPTIONS` and of its arguments, each followed by a
+/// zero byte, and those of `_JAVA_OPTIONS`. Of two properties with the same name the last one
+/// counts, as for the JVM.
+fn of_options(arguments: &[u8], environment: &[u8]) -> ServiceIdentity {
+    let of_variable = |name: &str| split_options(variable(environment, name).unwrap_or_default());
+    let [tool, launcher, last] = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"].map(of_variable);
+    let arguments = launcher.iter().map(String::as_str).chain(texts(arguments).skip(1));
+    let of_launcher = launcher_arguments(arguments).filter_map(|argument| match argument {
+        LauncherArgument::Option(option) => Some(option),
+        _ => None,
+    });
+    let of_tool = tool.iter().map(String::as_str);
     let (mut otel, mut spring, mut attributes) = (None, None, "");
-    for argument in launcher_arguments(texts(bytes).skip(1)) {
-        let LauncherArgument::Option(option) = argument else { continue };
+    for option in of_tool.chain(of_launcher).chain(last.iter().map(String::as_str)) {
         match option.strip_prefix("-D").and_then(|property| property.split_once('=')) {
             Some(("otel.service.name", value)) => otel = kept(value),
             Some(("spring.application.name", value)) => spring = kept(value),
@@ -129,6 +143,29 @@ fn of_arguments(bytes: &[u8]) -> ServiceIdentity {
     let of_attributes = ServiceIdentity::of_attributes(attributes);
     let name = otel.or_else(|| of_attributes.name.clone()).or(spring);
     ServiceIdentity { name, ..of_attributes }
+}
+
+/// Splits the options of a variable as the JVM and its launcher do: at white space that isn't
+/// quoted, without the quotes.
+///
+/// Source: openjdk src/hotspot/share/runtime/arguments.cpp, `parse_options_buffer`, and
+/// src/java.base/share/native/libjli/args.c, `expand`.
+fn split_options(text: &str) -> Vec<String> {
+    let (mut options, mut option, mut quote): (Vec<String>, Option<String>, Option<char>) =
+        Default::default();
+    for character in text.chars() {
+        match (quote, character) {
+            (Some(open), _) if open == character => quote = None,
+            (None, '"' | '\'') => {
+                quote = Some(character);
+                option.get_or_insert_default();
+            }
+            (None, ' ' | '\t'..='\r') => options.extend(option.take()),
+            _ => option.get_or_insert_default().push(character),
+        }
+    }
+    options.extend(option);
+    options
 }
 
 #[cfg(test)]
@@ -204,16 +241,52 @@ mod tests {
             (&["java", "-cp", OTEL, "Main"], identity("", "", "")),
             (&["java", "-Dotel.service.name", "Main"], identity("", "", "")),
         ] {
-            let found = without_attributes(of_arguments(&joined(arguments)));
+            let found = without_attributes(of_options(&joined(arguments), b""));
             assert_eq!(found, expected, "{arguments:?}");
         }
     }
 
     #[test]
-    fn the_environment_comes_before_the_arguments_which_only_a_jvm_has() {
+    fn options_of_the_environment_are_split_as_the_jvm_does() {
+        for (text, expected) in [
+            ("", &[][..]),
+            (" -Da=b\t-Dc=d\n", &["-Da=b", "-Dc=d"]),
+            (r#"-Da="x y" '-Db=it is' -Dc=x'"'y"#, &["-Da=x y", "-Db=it is", "-Dc=x\"y"]),
+            (r"-Da=b\ c", &[r"-Da=b\", "c"]),
+            ("'' -Da='no end", &["", "-Da=no end"]),
+        ] {
+            assert_eq!(split_options(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_environment_are_read_in_the_order_of_the_jvm() {
+        const TOOL: &str = "JAVA_TOOL_OPTIONS=-Xmx1g -Dotel.service.name='tool 1'";
+        const JDK: &str = "JDK_JAVA_OPTIONS=-Dotel.service.name=jdk -Dspring.application.name=spring";
+        const LAST: &str = "_JAVA_OPTIONS=-Dotel.service.name=last";
+        const CART: &[&str] = &["java", "-Dotel.service.name=cart", "Main"];
+        const PLAIN: &[&str] = &["java", "-Dotel.resource.attributes=service.namespace=shop", "Main"];
+        for (arguments, environment, expected) in [
+            (PLAIN, &[TOOL][..], identity("tool 1", "shop", "")),
+            (PLAIN, &[JDK, TOOL], identity("jdk", "shop", "")),
+            (PLAIN, &[JDK, TOOL, LAST], identity("last", "shop", "")),
+            (CART, &[JDK, TOOL], identity("cart", "", "")),
+            (CART, &[LAST], identity("last", "", "")),
+            // The agent's property goes before Spring's, wherever they are.
+            (&["java", "-Dspring.application.name=x", "Main"], &[TOOL], identity("tool 1", "", "")),
+            (PLAIN, &["JDK_JAVA_OPTIONS=-cp -Dotel.service.name=jdk"], identity("", "shop", "")),
+            (PLAIN, &["NOT_JAVA_TOOL_OPTIONS=-Dotel.service.name=x"], identity("", "shop", "")),
+        ] {
+            let found = without_attributes(of_options(&joined(arguments), &joined(environment)));
+            assert_eq!(found, expected, "{arguments:?} {environment:?}");
+        }
+    }
+
+    #[test]
+    fn the_environment_comes_before_the_options_which_only_a_jvm_has() {
         let stated = StatedIdentity {
             environment: identity("", "shop", ""),
-            arguments: identity("cart", "other", "prod"),
+            options: identity("cart", "other", "prod"),
         };
         assert_eq!(stated.identity(true), identity("cart", "shop", "prod"));
         assert_eq!(stated.identity(false), identity("", "shop", ""));
@@ -225,7 +298,7 @@ mod tests {
         let name = of_environment(&joined(&[&long])).name.expect("a name");
         assert_eq!(name.len(), MAX_VALUE_BYTES);
         assert_eq!(of_environment(b"OTEL_SERVICE_NAME=\xff\0"), identity("", "", ""));
-        assert_eq!(of_arguments(b"\0\0java\0-D=\0-D"), identity("", "", ""));
+        assert_eq!(of_options(b"\0\0java\0-D=\0-D", b"JAVA_TOOL_OPTIONS='\0"), identity("", "", ""));
         assert_eq!(StatedIdentity::read(u32::MAX), StatedIdentity::default());
     }
 }

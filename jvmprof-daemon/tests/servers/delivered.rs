@@ -185,6 +185,11 @@ pub(crate) async fn deliver_to_lives<B: Into<Backend>>(
         if life < 2 {
             drop(server);
             until_spooled(&delivery).await;
+            // A server may fail with the first of them while its parts start.
+            for event in EventType::ALL {
+                delivery.enqueue(batch(event, 4 * life));
+            }
+            until(&delivery, |counts| counts.waiting.is_none()).await;
         }
     }
     delivery.finish(Duration::from_secs(10)).await;

@@ -80,11 +80,16 @@ pub(crate) fn client(http: HttpOptions, protocol: OtlpProtocol) -> OtlpClient {
     OtlpClient::new(OtlpOptions { http, protocol, headers: Vec::new(), compress: true }).unwrap()
 }
 
+/// A client of a receiver without TLS.
+pub(crate) fn connect(address: &str, protocol: OtlpProtocol) -> OtlpClient {
+    client(HttpOptions::new(format!("http://{address}")), protocol)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_real_opentelemetry_collector_wrote_is_what_the_ledger_says() {
     for protocol in PROTOCOLS {
         let (dir, spool, address) = (scratch(), scratch(), free_address());
-        let client = client(HttpOptions::new(format!("http://{address}")), protocol);
+        let client = connect(&address, protocol);
         let mut delivery = Delivery::default();
         delivery.add_remote(client, options(spool.path())).unwrap();
         let mut collector = start(dir.path(), protocol, &address, &[]);
@@ -168,7 +173,7 @@ async fn a_real_collector_has_labels_links_and_each_type_of_every_event() {
     for protocol in PROTOCOLS {
         let (dir, address) = (scratch(), free_address());
         let collector = start(dir.path(), protocol, &address, &[]);
-        deliver_labelled(client(HttpOptions::new(format!("http://{address}")), protocol)).await;
+        deliver_labelled(connect(&address, protocol)).await;
         drop(collector);
         let rows = rows(dir.path());
         for event in EventType::ALL {

@@ -1,14 +1,18 @@
-//! A real Pyroscope: killed, back again without what it had, and its answers beside the account.
+//! A real Pyroscope: killed, back again without what it had, and its answers beside the account. Of
+//! its own protocol and of OTLP.
 
 mod limits;
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::event_type::{EventType, SampleType};
 use jvmprof_daemon::export::http_client::HttpOptions;
 use jvmprof_daemon::export::pyroscope::{PyroscopeClient, PyroscopeOptions};
 
-use crate::delivered::{LABELLED, deliver_labelled, deliver_to_lives, first_type};
+use crate::delivered::{LABELLED, PERIOD, deliver_labelled, deliver_to_lives, first_type};
+use crate::otel_collector::{self, PROTOCOLS};
 use crate::server::{PATIENCE, Server, free_address, get, post};
 use crate::support::scratch;
 
@@ -74,7 +78,12 @@ fn sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> 
     let descriptor = event.descriptor();
     let period = descriptor.period_type;
     let names = [descriptor.series, kind.name, kind.unit, period.name, period.unit];
-    let query = format!("{}{{{selector}}}", names.join(":"));
+    ticks(address, &names.join(":"), selector)
+}
+
+/// Asks for the sum of a type of profiles, as its page names it.
+fn ticks(address: &str, name: &str, selector: &str) -> u64 {
+    let query = format!("{name}{{{selector}}}");
     let parameters = [("query", &*query), ("from", "now-1h"), ("until", "now"), ("format", "json")];
     let answer = get(&format!("http://{address}/pyroscope/render"), &parameters);
     answer["flamebearer"]["numTicks"].as_u64().unwrap()
@@ -116,4 +125,63 @@ async fn a_real_pyroscope_finds_samples_by_labels_of_series_and_of_threads_in_bo
     assert_eq!(values("service_name"), ["cart", "shop"]);
     assert_eq!(values("region"), ["north", "south"]);
     assert_eq!(values("thread_name"), ["worker-1", "worker-2"]);
+}
+
+/// The name of a sample type that comes by OTLP, as its page has it: that of the period, and CPU
+/// time by its own.
+fn otlp_name(event: EventType, kind: SampleType) -> String {
+    let period = event.descriptor().period_type;
+    match event {
+        EventType::Cpu => "process_cpu:cpu:nanoseconds:cpu:nanoseconds".to_owned(),
+        _ => [period.name, kind.name, kind.unit, period.name, period.unit].join(":"),
+    }
+}
+
+/// As [`sum_of`], of what came by OTLP.
+fn otlp_sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
+    let ticks = ticks(address, &otlp_name(event, kind), selector);
+    // Samples of CPU time are the time that they stand for.
+    if event == EventType::Cpu { ticks / PERIOD } else { ticks }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_real_pyroscope_that_gets_otlp_answers_is_what_the_ledger_says() {
+    for protocol in PROTOCOLS {
+        let connect = |address: &str| otel_collector::connect(address, protocol);
+        let sum = |address: &str, event| otlp_sum_of(address, event, first_type(event), "");
+        deliver_to_lives(start, connect, sum).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_pyroscope_names_what_comes_by_otlp_after_its_period_and_finds_it_by_labels() {
+    for protocol in PROTOCOLS {
+        let (dir, address) = (scratch(), free_address());
+        let _pyroscope = start(dir.path(), &address);
+        deliver_labelled(otel_collector::connect(&address, protocol)).await;
+        for event in EventType::ALL {
+            for (label, value, sums) in LABELLED.into_iter().chain([("service_name", "cart", [3, 40])]) {
+                let label = if label == "comm" { "process_executable_name" } else { label };
+                let selector = format!("{label}=\"{value}\"");
+                for (kind, expected) in event.descriptor().pushed_types.iter().zip(sums) {
+                    let sum = tokio::task::block_in_place(|| otlp_sum_of(&address, event, *kind, &selector));
+                    assert_eq!(sum, expected, "{protocol:?} {event:?} {kind:?} {selector}");
+                }
+            }
+        }
+        let hour = Duration::from_secs(3600);
+        let times = [SystemTime::now() - hour, SystemTime::now() + hour];
+        let [start, end] =
+            times.map(|time| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() * 1000);
+        let question = serde_json::json!({ "start": start, "end": end });
+        let url = format!("http://{address}/querier.v1.QuerierService/ProfileTypes");
+        let answer = tokio::task::block_in_place(|| post(&url, &question));
+        let types = answer["profileTypes"].as_array().cloned().unwrap_or_default();
+        let names: BTreeSet<_> = types.iter().map(|of| of["ID"].as_str().unwrap().to_owned()).collect();
+        let names_of = |event: EventType| {
+            event.descriptor().pushed_types.iter().map(move |kind| otlp_name(event, *kind))
+        };
+        let expected: BTreeSet<_> = EventType::ALL.into_iter().flat_map(names_of).collect();
+        assert_eq!(names, expected, "{protocol:?}");
+    }
 }

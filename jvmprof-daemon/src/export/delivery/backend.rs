@@ -66,6 +66,16 @@ impl Backend {
         }
     }
 
+    /// Returns true if each series is to have a request of its own, so that the answer says what
+    /// became of it.
+    pub(super) fn wants_single_series(&self) -> bool {
+        match self {
+            // Pyroscope's requests are made with one.
+            Self::Parca(_) | Self::Pyroscope(_) => false,
+            Self::Otlp(client) => client.wants_single_series(),
+        }
+    }
+
     /// Encodes a batch as requests within the backend's limits.
     pub(super) fn encode(&self, batch: &Batch) -> io::Result<EncodedBatch> {
         match self {

@@ -66,6 +66,10 @@ pub(super) async fn deliver(
             report.to_retry.push(part);
             continue;
         }
+        if part.series() > 1 && backend.wants_single_series() {
+            parts.extend(part.split_series().into_iter().flatten());
+            continue;
+        }
         let outcome = tokio::select! {
             outcome = backend.send(&part) => outcome,
             () = &mut deadline => {

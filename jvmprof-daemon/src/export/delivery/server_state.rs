@@ -246,6 +246,24 @@ mod tests {
     }
 
     #[test]
+    fn delays_become_longer_with_each_failure_however_often_probes_are_answered_in_between() {
+        let mut server = ServerState::new(&options(), 1, None);
+        let delays: Vec<_> = (0..5)
+            .map(|_| {
+                let ticket = server.begin(1, false);
+                server.end(ticket);
+                let delay = server.note_failure(Some(ticket), None, Instant::now()).expect("a delay");
+                server.note_probe_answered();
+                delay
+            })
+            .collect();
+        for (delay, least) in delays.iter().zip([10, 20, 40, 80, 80]) {
+            let least = Duration::from_secs(least);
+            assert!((least..=2 * least).contains(delay), "{delays:?}");
+        }
+    }
+
+    #[test]
     fn a_day_of_patience_is_too_much_to_ask_for() {
         let mut server = ServerState::new(&options(), 1, None);
         let ticket = server.begin(1, false);

@@ -3,48 +3,165 @@
 //! The codes that OTLP calls retryable say that nothing was stored, except where a proxy may have
 //! answered in the receiver's place (opentelemetry-proto docs/specification.md, "Failures").
 
-use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use opentelemetry_proto::tonic::collector::profiles::v1development::{
+    ExportProfilesServiceRequest, ExportProfilesServiceResponse,
+};
 use prost::Message as _;
-use tonic::Code;
+use tonic::{Code, Status};
 use tonic_types::pb::Status as RpcStatus;
 
+use crate::export::connect_code::code_of;
 use crate::export::http_client::HttpAnswer;
 use crate::export::parca::PushOutcome;
+use crate::export::parca::push_outcome::{is_answer, retry_delay};
 
-/// Returns the outcome of a success, which may be a partial one, for a request of so many series.
-pub(super) fn of_response(response: &ExportProfilesServiceResponse, series: usize) -> PushOutcome {
-    let Some(partial) = response.partial_success.as_ref().filter(|partial| partial.rejected_profiles > 0)
-    else {
-        return PushOutcome::Stored;
-    };
-    let message = format!("{} profiles rejected: {}", partial.rejected_profiles, partial.error_message);
-    let code = Code::InvalidArgument;
-    if series > 1 {
-        // Of several it isn't said which were stored.
-        return PushOutcome::possibly_lost(code, message);
-    }
-    // The profiles of a series are of the same samples, which aren't stored as a whole.
-    PushOutcome::Refused { code, message, divisible: false }
+/// What a message holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contents {
+    pub(super) series: usize,
+    profiles: usize,
 }
 
-/// Returns the outcome of an answer by HTTP to a request of so many series.
-pub(super) fn of_http(answer: &HttpAnswer, series: usize) -> PushOutcome {
+impl Contents {
+    /// Counts a message's series, each of which is a resource, and their profiles.
+    pub(super) fn of(message: &ExportProfilesServiceRequest) -> Self {
+        let resources = &message.resource_profiles;
+        let scopes = resources.iter().flat_map(|resource| &resource.scope_profiles);
+        Self { series: resources.len(), profiles: scopes.map(|scope| scope.profiles.len()).sum() }
+    }
+}
+
+/// What came back for a message, from the receiver or from somebody before it.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Grpc(Result<ExportProfilesServiceResponse, Status>),
+    Http(HttpAnswer),
+}
+
+/// What an answer is about.
+#[derive(Debug)]
+pub(super) enum Meaning {
+    /// The whole message.
+    OfAll(PushOutcome),
+    /// Some of its profiles, which weren't taken for this reason. Others may have been stored.
+    OfSome { code: Code, message: String, retry_after: Option<Duration> },
+}
+
+impl Answer {
+    pub(super) fn meaning(&self) -> Meaning {
+        match self {
+            Self::Grpc(Ok(response)) => of_response(response),
+            Self::Grpc(Err(status)) => of_status(status),
+            Self::Http(answer) => of_http(answer),
+        }
+    }
+
+    /// Returns the outcome for a message without profiles, which puts no sample at stake: a failure
+    /// of the receiver's own shows that it is there, unless it asks for time.
+    pub(super) fn of_probe(&self) -> PushOutcome {
+        match self.meaning().outcome(Contents { series: 0, profiles: 0 }) {
+            PushOutcome::PossiblyLost { code, message, retry_after: None } if self.is_own_failure() => {
+                PushOutcome::Refused { code, message, divisible: false }
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Returns true for a failure that no proxy gives while its receiver is away. Empty messages
+    /// get it by gRPC from Parca (`UNKNOWN`), by HTTP from Pyroscope (500).
+    fn is_own_failure(&self) -> bool {
+        match self {
+            Self::Grpc(Ok(_)) => false,
+            Self::Grpc(Err(status)) => {
+                is_answer(status) && matches!(status.code(), Code::Unknown | Code::Internal)
+            }
+            Self::Http(answer) => answer.status == StatusCode::INTERNAL_SERVER_ERROR && answer.is_whole,
+        }
+    }
+}
+
+impl Meaning {
+    /// Returns the outcome for a message that holds this.
+    pub(super) fn outcome(self, contents: Contents) -> PushOutcome {
+        let (code, message, retry_after) = match self {
+            Self::OfAll(outcome) => return outcome,
+            Self::OfSome { code, message, retry_after } => (code, message, retry_after),
+        };
+        let status = Status::new(code, message);
+        let outcome = PushOutcome::of_answer(&status);
+        let is_clear = match outcome {
+            // Of a series with several profiles the first ones may have been stored.
+            PushOutcome::NotStored { .. } => contents.profiles <= 1,
+            // The profiles of a series are of the same samples, which aren't stored as a whole. Of
+            // several series it isn't said which were stored.
+            _ => contents.series <= 1,
+        };
+        let outcome = if is_clear { outcome } else { PushOutcome::possibly_lost(code, status.message()) };
+        outcome.with_retry_after(retry_after)
+    }
+}
+
+/// A success, which may be a partial one.
+fn of_response(response: &ExportProfilesServiceResponse) -> Meaning {
+    let Some(partial) = response.partial_success.as_ref().filter(|partial| partial.rejected_profiles > 0)
+    else {
+        return Meaning::OfAll(PushOutcome::Stored);
+    };
+    let message = format!("{} profiles rejected: {}", partial.rejected_profiles, partial.error_message);
+    Meaning::OfSome { code: Code::InvalidArgument, message, retry_after: None }
+}
+
+/// A failure by gRPC.
+fn of_status(status: &Status) -> Meaning {
+    match code_of_one_profile(status.message()).filter(|_| is_answer(status)) {
+        Some(code) => {
+            let message = status.message().to_owned();
+            Meaning::OfSome { code, message, retry_after: retry_delay(status) }
+        }
+        None => Meaning::OfAll(PushOutcome::of_otlp_status(status)),
+    }
+}
+
+/// An answer by HTTP.
+fn of_http(answer: &HttpAnswer) -> Meaning {
     let HttpAnswer { status, body, is_whole, retry_after } = answer;
+    let unknown = |message: String| Meaning::OfAll(PushOutcome::possibly_lost(Code::Unknown, message));
     if status.is_success() && !is_whole {
         // It would have said what was rejected, or that somebody else has answered.
-        return PushOutcome::possibly_lost(Code::Unknown, format!("HTTP {status} without its whole body"));
+        return unknown(format!("HTTP {status} without its whole body"));
     }
     if status.is_success() {
         return match ExportProfilesServiceResponse::decode(body.clone()) {
-            Ok(response) => of_response(&response, series),
+            Ok(response) => of_response(&response),
             // Somebody else's success says nothing of the profile.
-            Err(error) => PushOutcome::possibly_lost(
-                Code::Unknown,
-                format!("HTTP {status} with a body that is no answer: {error}"),
-            ),
+            Err(error) => unknown(format!("HTTP {status} with a body that is no answer: {error}")),
         };
     }
-    PushOutcome::of_http_status(*status, &text_of(body)).with_retry_after(*retry_after)
+    let text = text_of(body);
+    match code_of_one_profile(&text) {
+        Some(code) => {
+            let message = format!("HTTP {status}: {}", text.trim());
+            Meaning::OfSome { code, message, retry_after: *retry_after }
+        }
+        None => Meaning::OfAll(PushOutcome::of_http_status(*status, &text).with_retry_after(*retry_after)),
+    }
+}
+
+/// Returns the code for which one of a message's profiles wasn't taken, by the text of a receiver
+/// that stores them one after the other and fails with the first one that isn't: Pyroscope
+/// (`pkg/ingester/otlp/ingest_handler.go`), whose own code is `UNKNOWN` and whose status 400 or 500
+/// then.
+fn code_of_one_profile(text: &str) -> Option<Code> {
+    if text.contains("failed to convert otel profile: ") {
+        return Some(Code::InvalidArgument);
+    }
+    let (_, push) = text.split_once("push series with index ")?;
+    let (_, failure) = push.split_once(" failed: ")?;
+    // The text of a failure of the Connect protocol.
+    Some(failure.split_once(':').and_then(|(name, _)| code_of(name)).unwrap_or(Code::Unknown))
 }
 
 /// The message of an answer: that of its status (`google.rpc.Status`) in protobuf, else the body as
@@ -56,19 +173,55 @@ fn text_of(body: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hyper::StatusCode;
-
     use super::*;
+
+    fn answer(status: StatusCode, body: &'static str, is_whole: bool) -> Answer {
+        Answer::Http(HttpAnswer { status, body: body.into(), is_whole, retry_after: None })
+    }
 
     #[test]
     fn a_success_counts_only_with_its_whole_body() {
-        let answer = |is_whole| HttpAnswer {
-            status: StatusCode::OK,
-            body: Default::default(),
-            is_whole,
-            retry_after: None,
+        let outcome = |is_whole| {
+            answer(StatusCode::OK, "", is_whole).meaning().outcome(Contents { series: 1, profiles: 1 })
         };
-        assert!(matches!(of_http(&answer(true), 1), PushOutcome::Stored));
-        assert!(matches!(of_http(&answer(false), 1), PushOutcome::PossiblyLost { .. }));
+        assert!(matches!(outcome(true), PushOutcome::Stored));
+        assert!(matches!(outcome(false), PushOutcome::PossiblyLost { .. }));
+    }
+
+    #[test]
+    fn a_failure_with_one_profile_is_clear_only_where_no_other_may_have_been_stored() {
+        const REFUSED: &str = "failed to make a GRPC request: push series with index 0 and id 1 failed: \
+                               invalid_argument: 46 label names; limit 30";
+        const THROTTLED: &str = "failed to make a GRPC request: push series with index 0 and id 1 failed: \
+                                 resource_exhausted: push rate limit (4.0 MiB) exceeded";
+        const MALFORMED: &str =
+            "rpc error: code = InvalidArgument desc = failed to convert otel profile: index 7 out of bounds";
+        const BROKEN: &str = "push series with index 0 and id 1 failed: context canceled";
+        let kind = |outcome: PushOutcome| match outcome {
+            PushOutcome::Refused { .. } => "refused",
+            PushOutcome::NotStored { .. } => "not stored",
+            PushOutcome::PossiblyLost { .. } => "possibly lost",
+            PushOutcome::Stored => "stored",
+        };
+        for (text, of_one, of_a_series) in [
+            (REFUSED, "refused", "refused"),
+            (MALFORMED, "refused", "refused"),
+            (THROTTLED, "not stored", "possibly lost"),
+            (BROKEN, "possibly lost", "possibly lost"),
+        ] {
+            for (series, profiles, expected) in
+                [(1, 1, of_one), (1, 2, of_a_series), (2, 2, "possibly lost"), (3, 6, "possibly lost")]
+            {
+                let contents = Contents { series, profiles };
+                let by_grpc = Answer::Grpc(Err(Status::unknown(text)));
+                for answer in [
+                    by_grpc,
+                    answer(StatusCode::BAD_REQUEST, text, true),
+                    answer(StatusCode::INTERNAL_SERVER_ERROR, text, true),
+                ] {
+                    assert_eq!(kind(answer.meaning().outcome(contents)), expected, "{answer:?} {contents:?}");
+                }
+            }
+        }
     }
 }

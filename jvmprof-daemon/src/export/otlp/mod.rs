@@ -15,6 +15,7 @@ mod tests;
 
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -31,11 +32,13 @@ use tonic::transport::Channel;
 use url::Url;
 
 use super::http_client::{Credentials, HttpClient, HttpConfigError, HttpOptions, header};
+use super::parca::tls_mismatch::PlaintextProtocol;
 use super::parca::{ParcaConfigError, ParcaOptions, PushOutcome, PushRequest, Token, grpc};
 use super::split_to_limits::{self, ProfileLimits, SeriesRequest};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::Batch;
 use crate::profile::pprof::PushEncoder;
+use answer::{Answer, Contents, Meaning};
 
 pub use message::MalformedRequest;
 pub use received::InvalidMessage;
@@ -97,6 +100,8 @@ pub enum OtlpConfigError {
 pub struct OtlpClient {
     options: Arc<OtlpOptions>,
     transport: Transport,
+    /// Whether the receiver may have stored some series of a request and not all.
+    stores_parts: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -140,7 +145,7 @@ impl OtlpClient {
             OtlpProtocol::Grpc => Transport::grpc(&options)?,
             OtlpProtocol::Http => Transport::http(&options)?,
         };
-        Ok(Self { options: Arc::new(options), transport })
+        Ok(Self { options: Arc::new(options), transport, stores_parts: Arc::default() })
     }
 
     /// Returns the address of the receiver.
@@ -148,10 +153,22 @@ impl OtlpClient {
         &self.options.http.address
     }
 
+    /// Returns true once the receiver has answered that it didn't take some series of a request:
+    /// it isn't said which. From then on each is to have a request of its own.
+    pub fn wants_single_series(&self) -> bool {
+        self.stores_parts.load(Ordering::Relaxed)
+    }
+
     /// Sends one request, once, and returns its outcome.
     pub async fn send(&self, request: &PushRequest) -> PushOutcome {
         let outcome = match message::of_request(request) {
-            Ok(message) => self.attempt(message, request.series()).await,
+            Ok(message) => {
+                let contents = Contents::of(&message);
+                match self.exchange(message).await {
+                    Ok(answer) => self.outcome(&answer, contents),
+                    Err(outcome) => outcome,
+                }
+            }
             Err(error) => {
                 let message = error.to_string();
                 PushOutcome::Refused { code: Code::Internal, message, divisible: true }
@@ -161,60 +178,68 @@ impl OtlpClient {
         outcome
     }
 
-    /// Sends a request without profiles.
+    /// Sends a request without profiles: whether it is answered shows whether there is a receiver.
     pub async fn probe(&self) -> PushOutcome {
-        let outcome = self.attempt(ExportProfilesServiceRequest::default(), 0).await;
+        let outcome = match self.exchange(ExportProfilesServiceRequest::default()).await {
+            Ok(answer) => answer.of_probe(),
+            Err(outcome) => outcome,
+        };
         match &self.transport {
-            Transport::Grpc { plain_url, .. } => outcome.unless_server_speaks_tls(plain_url.as_ref()).await,
+            Transport::Grpc { plain_url, .. } => {
+                outcome.unless_server_speaks_tls(plain_url.as_ref(), PlaintextProtocol::Http2).await
+            }
             Transport::Http { client, .. } => client.of_probe(outcome).await,
         }
     }
 
-    /// Sends a message of so many series, once.
-    async fn attempt(&self, message: ExportProfilesServiceRequest, series: usize) -> PushOutcome {
+    /// Returns the outcome that an answer means for a message that holds this, and notes a receiver
+    /// that stores parts of messages.
+    fn outcome(&self, answer: &Answer, contents: Contents) -> PushOutcome {
+        let meaning = answer.meaning();
+        let is_of_some = matches!(meaning, Meaning::OfSome { .. }) && contents.series > 1;
+        if is_of_some && !self.stores_parts.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                address = self.address(),
+                "the receiver may store a part of a request: from now on each series has its own"
+            );
+        }
+        meaning.outcome(contents)
+    }
+
+    /// Sends a message, once. An exchange without an answer is an outcome by itself.
+    async fn exchange(&self, message: ExportProfilesServiceRequest) -> Result<Answer, PushOutcome> {
         match &self.transport {
             Transport::Grpc { channel, options, headers, .. } => {
-                self.attempt_by_grpc(channel, options, headers, message, series).await
+                self.exchange_by_grpc(channel, options, headers, message).await
             }
             Transport::Http { client, url, headers } => {
-                let body = match self.body(&message) {
-                    Ok(body) => body,
-                    Err(error) => return PushOutcome::not_stored(error.to_string()),
-                };
-                match client.post(url, "application/x-protobuf", headers, body.into()).await {
-                    Ok(answer) => answer::of_http(&answer, series),
-                    Err(outcome) => outcome,
-                }
+                let body = self.body(&message).map_err(|error| PushOutcome::not_stored(error.to_string()))?;
+                let answer = client.post(url, "application/x-protobuf", headers, body.into()).await?;
+                Ok(Answer::Http(answer))
             }
         }
     }
 
-    async fn attempt_by_grpc(
+    async fn exchange_by_grpc(
         &self,
         channel: &Channel,
         options: &ParcaOptions,
         headers: &MetadataMap,
         message: ExportProfilesServiceRequest,
-        series: usize,
-    ) -> PushOutcome {
+    ) -> Result<Answer, PushOutcome> {
         let timeout = self.options.http.request_timeout;
-        let message = match grpc::request(message, headers, options) {
-            Ok(message) => message,
-            // The token's file may be there the next time.
-            Err(error) => return PushOutcome::not_stored(error.to_string()),
-        };
+        // The token's file may be there the next time.
+        let message = grpc::request(message, headers, options)
+            .map_err(|error| PushOutcome::not_stored(error.to_string()))?;
         let mut client =
             ProfilesServiceClient::new(channel.clone()).accept_compressed(CompressionEncoding::Gzip);
         if self.options.compress {
             client = client.send_compressed(CompressionEncoding::Gzip);
         }
-        match tokio::time::timeout(timeout + GRACE, client.export(message)).await {
-            Ok(Ok(response)) => answer::of_response(response.get_ref(), series),
-            Ok(Err(status)) => PushOutcome::of_otlp_status(&status),
-            Err(_) => {
-                PushOutcome::possibly_lost(Code::DeadlineExceeded, format!("no answer after {timeout:?}"))
-            }
-        }
+        let answer = tokio::time::timeout(timeout + GRACE, client.export(message)).await.map_err(|_| {
+            PushOutcome::possibly_lost(Code::DeadlineExceeded, format!("no answer after {timeout:?}"))
+        })?;
+        Ok(Answer::Grpc(answer.map(tonic::Response::into_inner)))
     }
 
     fn body(&self, message: &ExportProfilesServiceRequest) -> io::Result<Vec<u8>> {

@@ -39,13 +39,19 @@ pub(in crate::export) const HOUR: &str = "come back in an hour";
 pub(in crate::export) const HOUR_SECONDS: u64 = 3600;
 /// gRPC's INVALID_ARGUMENT, which is HTTP's 400.
 const REFUSED: u16 = 3;
+/// gRPC's UNKNOWN, which is HTTP's 400 too, of a receiver that has stored a part of the message.
+const PARTLY_REFUSED: u16 = 2;
 
 /// A receiver that gives these answers, one after the other, and then takes everything.
 #[derive(Clone, Default)]
 pub(in crate::export) struct ScriptedReceiver {
     steps: Arc<Mutex<VecDeque<Step>>>,
+    /// The answer to messages without profiles, if it is none of a success.
+    to_empty: Option<Step>,
     /// The pid of a series that is always refused, with all that comes with it.
     refused_pid: Option<&'static str>,
+    /// Whether the series before that one are stored.
+    stores_parts: bool,
     /// Requests so far, also those without profiles.
     pub(in crate::export) requests: Arc<AtomicUsize>,
     /// What was taken, with the headers of HTTP.
@@ -58,9 +64,19 @@ impl ScriptedReceiver {
         Self { steps: Arc::new(Mutex::new(steps)), ..Self::default() }
     }
 
+    /// The same receiver, which answers messages without profiles like this.
+    pub(in crate::export) fn failing_if_empty(self, status: u16, text: &str) -> Self {
+        Self { to_empty: Some((status, text.to_owned())), ..self }
+    }
+
     /// A receiver that refuses messages with a series of this pid, and takes all others.
     pub(in crate::export) fn refusing(pid: &'static str) -> Self {
         Self { refused_pid: Some(pid), ..Self::default() }
+    }
+
+    /// The same, which stores the series before that one and doesn't say so, as Pyroscope does.
+    pub(in crate::export) fn refusing_after_others(pid: &'static str) -> Self {
+        Self { stores_parts: true, ..Self::refusing(pid) }
     }
 
     /// The sum of the first values of all profiles of the first type.
@@ -97,24 +113,37 @@ impl ScriptedReceiver {
         ProfilesServiceServer::new(self.clone()).accept_compressed(CompressionEncoding::Gzip)
     }
 
-    /// Returns the answer to a message: by its script, except for a question without profiles.
-    fn step(&self, headers: HeaderMap, message: ExportProfilesServiceRequest) -> Option<Step> {
+    /// Returns the answer to a message: by its script, if there are profiles in it.
+    fn step(&self, headers: HeaderMap, mut message: ExportProfilesServiceRequest) -> Option<Step> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         if message.resource_profiles.is_empty() {
-            return None;
+            return self.to_empty.clone();
         }
-        let attributes = message.resource_profiles.iter().flat_map(|of| &of.resource);
-        let mut attributes = attributes.flat_map(|resource| &resource.attributes);
-        let is_refused = self.refused_pid.is_some_and(|pid| {
-            let pid = text_attribute(of_resource("pid"), pid);
-            attributes.any(|attribute| *attribute == pid)
-        });
         let step = self.steps.lock().expect("no test panicked").pop_front();
-        let step = step.or_else(|| is_refused.then(|| (REFUSED, "bad pid".to_owned())));
-        if step.is_none() {
+        if step.is_some() {
+            return step;
+        }
+        let refusal = self.refused_at(&message).map(|series| {
+            message.resource_profiles.truncate(if self.stores_parts { series } else { 0 });
+            if self.stores_parts {
+                let text = "push series with index 0 and id 1 failed: invalid_argument: bad pid";
+                return (PARTLY_REFUSED, text.to_owned());
+            }
+            (REFUSED, "bad pid".to_owned())
+        });
+        if !message.resource_profiles.is_empty() {
             self.taken.lock().expect("no test panicked").push((headers, message));
         }
-        step
+        refusal
+    }
+
+    /// The place of the series that is refused, if a message has it.
+    fn refused_at(&self, message: &ExportProfilesServiceRequest) -> Option<usize> {
+        let pid = text_attribute(of_resource("pid"), self.refused_pid?);
+        message.resource_profiles.iter().position(|of| {
+            let mut attributes = of.resource.iter().flat_map(|resource| &resource.attributes);
+            attributes.any(|attribute| *attribute == pid)
+        })
     }
 }
 
@@ -158,7 +187,7 @@ async fn export(State(receiver): State<ScriptedReceiver>, headers: HeaderMap, bo
     }
     let message = ExportProfilesServiceRequest::decode(&bytes[..]).expect("protobuf");
     let (status, text) = receiver.step(headers, message).unwrap_or((200, String::new()));
-    let status = if status == REFUSED { 400 } else { status };
+    let status = if [REFUSED, PARTLY_REFUSED].contains(&status) { 400 } else { status };
     let status = StatusCode::from_u16(status).expect("a status");
     let body = if status.is_success() { success(&text).encode_to_vec() } else { text.into_bytes() };
     let is_hour = body == HOUR.as_bytes();

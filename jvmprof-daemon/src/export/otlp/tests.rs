@@ -6,6 +6,8 @@ use std::sync::Arc;
 use opentelemetry_proto::tonic::common::v1::AnyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::profiles::v1development::{Profile, ProfilesDictionary, Sample};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::scripted_receiver::{HOUR, HOUR_SECONDS, ScriptedReceiver};
 use super::*;
@@ -214,7 +216,7 @@ async fn both_protocols_bring_headers_token_and_all_samples() {
 async fn nobody_there_is_not_stored_and_no_answer_may_be() {
     let request = requests(&batch(vec![jvm_series()])).expect("encodable").remove(0);
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let client = OtlpClient::new(options(address, protocol)).expect("valid");
         let sent = client.send(&request).await;
@@ -223,6 +225,31 @@ async fn nobody_there_is_not_stored_and_no_answer_may_be() {
         let client = OtlpClient::new(options(address, protocol)).expect("valid");
         let sent = client.send(&request).await;
         assert!(matches!(sent, PushOutcome::NotStored { .. }), "{protocol:?}: {sent:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_receivers_own_failure_answers_an_empty_message_unless_it_asks_for_time() {
+    use OtlpProtocol::{Grpc, Http};
+    for (protocol, status, text, is_answer) in [
+        (Grpc, 2, "invalid request: resource profiles are empty", true),
+        (Grpc, 3, "missing profile metadata dictionary", true),
+        (Grpc, 13, "", true),
+        (Http, 500, "missing profile metadata dictionary", true),
+        (Grpc, 2, HOUR, false),
+        (Grpc, 13, HOUR, false),
+        (Http, 500, HOUR, false),
+        // A proxy may have said it, while nobody was behind it.
+        (Grpc, 4, "context deadline exceeded", false),
+        (Grpc, 14, "transport is closing", false),
+        (Http, 502, "Bad Gateway", false),
+        (Http, 504, "Gateway Timeout", false),
+    ] {
+        let receiver = ScriptedReceiver::default().failing_if_empty(status, text);
+        let address = receiver.serve(protocol).await;
+        let probed = OtlpClient::new(options(address, protocol)).expect("valid").probe().await;
+        let row = format!("{protocol:?} {status} {text:?}: {probed:?}");
+        assert_eq!(matches!(probed, PushOutcome::Refused { .. }), is_answer, "{row}");
     }
 }
 
@@ -243,6 +270,46 @@ async fn the_time_that_a_receiver_asks_for_is_part_of_the_outcome() {
             let PushOutcome::NotStored { retry_after, .. } = sent else { panic!("{status}: {sent:?}") };
             assert_eq!(retry_after, expected, "{status}");
         }
+    }
+}
+
+/// A port that takes TLS and plaintext: it passes plaintext on to a receiver, but for the first
+/// connection, which ends with the request.
+async fn mixed_port(receiver: std::net::SocketAddr) -> std::net::SocketAddr {
+    const FAILURE_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 40];
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        let mut is_first = true;
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut begin = [0];
+            stream.peek(&mut begin).await.expect("a first byte");
+            let is_tls = begin == [22];
+            if !is_tls && !std::mem::take(&mut is_first) {
+                let mut upstream = TcpStream::connect(receiver).await.expect("a receiver");
+                tokio::spawn(async move { copy_bidirectional(&mut stream, &mut upstream).await });
+                continue;
+            }
+            let _ = stream.read(&mut [0; 4096]).await.expect("a request");
+            if is_tls {
+                stream.write_all(&FAILURE_ALERT).await.expect("an alert");
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_receiver_that_takes_plaintext_beside_tls_is_not_said_to_speak_tls_only() {
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        let receiver = ScriptedReceiver::default();
+        let address = mixed_port(receiver.serve(protocol).await).await;
+        let client = OtlpClient::new(options(address, protocol)).expect("valid");
+        let probed = client.probe().await;
+        let PushOutcome::NotStored { message, .. } = &probed else { panic!("{protocol:?}: {probed:?}") };
+        assert!(message.contains(" (the server also speaks TLS, "), "{protocol:?}: {message}");
+        assert_eq!(client.probe().await, PushOutcome::Stored, "{protocol:?}");
     }
 }
 

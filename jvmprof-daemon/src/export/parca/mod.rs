@@ -31,6 +31,7 @@ use crate::profile::model::Batch;
 use crate::profile::pprof::PushEncoder;
 use crate::proto::profilestore::WriteRawRequest;
 use crate::proto::profilestore::profile_store_service_client::ProfileStoreServiceClient;
+use tls_mismatch::PlaintextProtocol;
 
 pub use config_error::{ParcaConfigError, SettingsFile};
 pub use endpoint::{ParcaOptions, Token, check_header};
@@ -85,7 +86,7 @@ impl ParcaClient {
     /// nothing is at stake.
     pub async fn probe(&self) -> PushOutcome {
         let outcome = self.attempt(WriteRawRequest::default()).await;
-        outcome.unless_server_speaks_tls(self.plain_url.as_ref()).await
+        outcome.unless_server_speaks_tls(self.plain_url.as_ref(), PlaintextProtocol::Http2).await
     }
 
     async fn attempt(&self, message: WriteRawRequest) -> PushOutcome {

@@ -9,7 +9,8 @@ use tonic_types::StatusExt as _;
 use url::Url;
 
 use super::push_request::PushRequest;
-use super::tls_mismatch::{self, TlsMismatch};
+use super::tls_mismatch::{self, PlaintextProtocol, TlsMismatch};
+use crate::export::retry_after;
 
 /// Longest part of an answer by HTTP that a message shows.
 const SHOWN_CHARACTERS: usize = 300;
@@ -67,15 +68,25 @@ impl PushOutcome {
     }
 
     /// The outcome of an empty request. Where it broke off, and a server that is reached without
-    /// TLS, directly, speaks TLS only, it says so.
-    pub(in crate::export) async fn unless_server_speaks_tls(self, plain_url: Option<&Url>) -> Self {
-        let is_broken = matches!(self, Self::PossiblyLost { .. } | Self::NotStored { .. });
-        match plain_url {
-            Some(url) if is_broken && tls_mismatch::speaks_tls(url).await => {
-                Self::not_stored(TlsMismatch::OnlyTheServer.to_string())
-            }
-            _ => self,
-        }
+    /// TLS, directly, speaks TLS, it says so.
+    pub(in crate::export) async fn unless_server_speaks_tls(
+        self,
+        plain_url: Option<&Url>,
+        protocol: PlaintextProtocol,
+    ) -> Self {
+        let (Self::PossiblyLost { message, retry_after, .. } | Self::NotStored { message, retry_after }) =
+            &self
+        else {
+            return self;
+        };
+        let Some(url) = plain_url else { return self };
+        let Some(mismatch) = tls_mismatch::of_plaintext_address(url, protocol).await else { return self };
+        let message = match mismatch {
+            // It has failed for another reason.
+            TlsMismatch::TheServerToo => format!("{message} ({mismatch})"),
+            _ => mismatch.to_string(),
+        };
+        Self::NotStored { message, retry_after: *retry_after }
     }
 
     /// Logs what became of a request.
@@ -119,9 +130,10 @@ impl PushOutcome {
     /// The outcome of a status of OTLP: as [`Self::of`], but what its specification calls retryable
     /// was not stored, if the receiver itself has said it.
     pub(in crate::export) fn of_otlp_status(status: &Status) -> Self {
-        let is_answer = status.source().is_none() && http_status(status.message()).is_none();
         match status.code() {
-            Code::Unavailable | Code::Aborted | Code::DataLoss if is_answer => Self::not_stored_by(status),
+            Code::Unavailable | Code::Aborted | Code::DataLoss if is_answer(status) => {
+                Self::not_stored_by(status)
+            }
             _ => Self::of(status),
         }
     }
@@ -198,9 +210,17 @@ impl PushOutcome {
     }
 }
 
-/// The time after which the server wants to be asked again, by its `RetryInfo`.
-fn retry_delay(status: &Status) -> Option<Duration> {
-    status.get_details_retry_info()?.retry_delay
+/// Returns true if somebody has answered by gRPC: neither is the connection broken, nor is it an
+/// answer by HTTP.
+pub(in crate::export) fn is_answer(status: &Status) -> bool {
+    status.source().is_none() && http_status(status.message()).is_none()
+}
+
+/// The time after which the server wants to be asked again, by its `RetryInfo`, or a proxy that has
+/// answered by HTTP: tonic makes the headers of such an answer metadata of its status.
+pub(in crate::export) fn retry_delay(status: &Status) -> Option<Duration> {
+    let by_grpc = status.get_details_retry_info().and_then(|info| info.retry_delay);
+    by_grpc.or_else(|| retry_after::of_headers(status.metadata().as_ref()))
 }
 
 /// What a failure means if it is clear, else the whole chain of causes: `transport error` alone

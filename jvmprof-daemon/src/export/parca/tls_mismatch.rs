@@ -13,11 +13,18 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use url::Url;
 
-/// Longest time for a server to answer a greeting.
+/// Longest time for a server to answer a greeting, by TLS or without.
 const GREETING_TIME: Duration = Duration::from_secs(2);
 /// Types of TLS records (RFC 8446, section 5.1) that answer a greeting.
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
+/// Size of the head of a frame of HTTP/2, and where it has the frame's type (RFC 9113, section 4.1).
+const FRAME_HEAD: usize = 9;
+const FRAME_TYPE: usize = 3;
+/// The type of the frame with which each server of HTTP/2 begins.
+const SETTINGS: u8 = 4;
+/// The part of a page that is read.
+const MAX_PAGE: u64 = 16 << 10;
 
 /// The text of an alert that rustls has received, before its name. HTTP/2 keeps the text alone.
 const ALERT_TEXT: &str = "received fatal alert: ";
@@ -41,6 +48,8 @@ pub(in crate::export) enum TlsMismatch {
     OnlyWe,
     /// The server does.
     OnlyTheServer,
+    /// The server does, on a port where it answers plaintext, too.
+    TheServerToo,
     /// The server doesn't answer in plaintext HTTP/2, whatever it speaks.
     NoHttp2,
     /// Both do, and the server doesn't take our certificate or misses it: it has read nothing.
@@ -56,6 +65,7 @@ impl fmt::Display for TlsMismatch {
             Self::OnlyTheServer => {
                 f.write_str("the server speaks TLS only: write the address as https://HOST:PORT")
             }
+            Self::TheServerToo => f.write_str("the server also speaks TLS, as https://HOST:PORT"),
             Self::NoHttp2 => f.write_str(
                 "the server doesn't answer in plaintext HTTP/2: if it speaks TLS, write the address as \
                  https://HOST:PORT",
@@ -67,18 +77,59 @@ impl fmt::Display for TlsMismatch {
     }
 }
 
-/// Returns true if a server of a plaintext address answers TLS's greeting as a server of TLS does.
-/// Many of those close a connection that doesn't begin with it, without a word.
-pub(super) async fn speaks_tls(url: &Url) -> bool {
-    matches!(tokio::time::timeout(GREETING_TIME, greet(url)).await, Ok(Ok(ALERT | HANDSHAKE)))
+/// The protocol of an address without TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::export) enum PlaintextProtocol {
+    Http1,
+    Http2,
 }
 
-/// Sends the greeting, and returns the first byte of the answer.
-async fn greet(url: &Url) -> io::Result<u8> {
+/// Returns the mismatch of a plaintext address whose server answers TLS's greeting as a server of
+/// TLS does. Many of those close a connection that doesn't begin with it, without a word.
+pub(super) async fn of_plaintext_address(url: &Url, protocol: PlaintextProtocol) -> Option<TlsMismatch> {
+    let first_byte = tokio::time::timeout(GREETING_TIME, greet(url)).await;
+    if !matches!(first_byte, Ok(Ok(ALERT | HANDSHAKE))) {
+        return None;
+    }
+    let takes_plaintext = tokio::time::timeout(GREETING_TIME, takes_plaintext(url, protocol)).await;
+    let takes_plaintext = matches!(takes_plaintext, Ok(Ok(true)));
+    Some(if takes_plaintext { TlsMismatch::TheServerToo } else { TlsMismatch::OnlyTheServer })
+}
+
+/// Asks a server without TLS, and returns true if it answers as one that isn't of TLS alone.
+async fn takes_plaintext(url: &Url, protocol: PlaintextProtocol) -> io::Result<bool> {
+    let (host, port) = host_and_port(url)?;
+    let mut stream = TcpStream::connect((host, port)).await?;
+    match protocol {
+        PlaintextProtocol::Http1 => {
+            let question = format!("OPTIONS / HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n\r\n");
+            stream.write_all(question.as_bytes()).await?;
+            let mut page = Vec::new();
+            stream.take(MAX_PAGE).read_to_end(&mut page).await?;
+            Ok(page.starts_with(b"HTTP/") && of_page(&String::from_utf8_lossy(&page)).is_none())
+        }
+        PlaintextProtocol::Http2 => {
+            stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
+            let mut settings = [0; FRAME_HEAD];
+            settings[FRAME_TYPE] = SETTINGS;
+            stream.write_all(&settings).await?;
+            let mut head = [0; FRAME_HEAD];
+            stream.read_exact(&mut head).await?;
+            Ok(head[FRAME_TYPE] == SETTINGS)
+        }
+    }
+}
+
+fn host_and_port(url: &Url) -> io::Result<(&str, u16)> {
     let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Ok((host.trim_start_matches('[').trim_end_matches(']'), port))
+}
+
+/// Sends TLS's greeting, and returns the first byte of the answer.
+async fn greet(url: &Url) -> io::Result<u8> {
+    let (host, port) = host_and_port(url)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

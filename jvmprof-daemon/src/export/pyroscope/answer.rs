@@ -5,6 +5,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use tonic::{Code, Status};
 
+use crate::export::connect_code::code_of;
 use crate::export::http_client::HttpAnswer;
 use crate::export::parca::PushOutcome;
 
@@ -44,29 +45,6 @@ fn outcome(status: StatusCode, body: &[u8]) -> PushOutcome {
             outcome => outcome,
         },
     }
-}
-
-/// The code of an error's name, which is gRPC's in small letters.
-fn code_of(name: &str) -> Option<Code> {
-    Some(match name {
-        "canceled" => Code::Cancelled,
-        "unknown" => Code::Unknown,
-        "invalid_argument" => Code::InvalidArgument,
-        "deadline_exceeded" => Code::DeadlineExceeded,
-        "not_found" => Code::NotFound,
-        "already_exists" => Code::AlreadyExists,
-        "permission_denied" => Code::PermissionDenied,
-        "resource_exhausted" => Code::ResourceExhausted,
-        "failed_precondition" => Code::FailedPrecondition,
-        "aborted" => Code::Aborted,
-        "out_of_range" => Code::OutOfRange,
-        "unimplemented" => Code::Unimplemented,
-        "internal" => Code::Internal,
-        "unavailable" => Code::Unavailable,
-        "data_loss" => Code::DataLoss,
-        "unauthenticated" => Code::Unauthenticated,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

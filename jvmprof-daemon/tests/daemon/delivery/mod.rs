@@ -4,6 +4,7 @@
 mod all_sinks;
 mod collector_access;
 mod disks;
+mod otlp;
 mod proxy;
 mod pyroscope;
 mod sample_times;

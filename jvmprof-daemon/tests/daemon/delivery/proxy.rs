@@ -109,7 +109,7 @@ impl Daemon {
     }
 
     /// Waits until so many samples are delivered, as its log says.
-    fn until_delivered(&self, samples: u64) {
+    pub(super) fn until_delivered(&self, samples: u64) {
         let started = Instant::now();
         let delivered = |line: &str| {
             let value = line.split_whitespace().find_map(|word| word.strip_prefix("delivered="))?;
@@ -156,7 +156,7 @@ fn tls_args(keys: &Keys, port: u16, token: &Path) -> Vec<String> {
     pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
 }
 
-fn busy(dir: &Path, name: &str) -> Workload {
+pub(super) fn busy(dir: &Path, name: &str) -> Workload {
     Workload::start(&compile(dir, name, BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[])
 }
 
@@ -187,7 +187,7 @@ fn through_a_tls_proxy_with_a_certificate_and_a_token_that_is_replaced_meanwhile
 }
 
 /// A proxy that tunnels, and remembers what it was asked.
-fn tunnel() -> (u16, Arc<Mutex<Vec<String>>>) {
+pub(super) fn tunnel() -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let asked = Arc::new(Mutex::new(Vec::new()));

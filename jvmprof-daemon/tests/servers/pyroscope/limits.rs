@@ -6,13 +6,15 @@ use std::time::Duration;
 use jvmprof_daemon::event_type::{EventType, SamplesByEvent};
 use jvmprof_daemon::export::delivery::{Delivery, DeliveryCounts};
 use jvmprof_daemon::export::http_client::HttpOptions;
+use jvmprof_daemon::export::otlp;
 use jvmprof_daemon::export::parca::PushOutcome;
 use jvmprof_daemon::export::pyroscope::{PyroscopeClient, PyroscopeOptions, requests};
 use jvmprof_daemon::profile::model::{Batch, SampleLabel, SampleLabels};
 use tonic::Code;
 
-use super::{start, start_with};
-use crate::delivered::{batch, batch_of, options, sample, series, until};
+use super::{otlp_sum_of, start, start_with};
+use crate::delivered::{batch, batch_of, first_type, is_empty, options, sample, series, until};
+use crate::otel_collector::{PROTOCOLS, connect};
 use crate::server::free_address;
 use crate::support::scratch;
 
@@ -113,4 +115,55 @@ async fn labels_of_series_and_of_samples_are_together_within_a_real_pyroscopes_l
     assert_eq!((counts.delivered, counts.losses.total()), (7, 0), "{counts:?}");
     // 42 labels with its own, for which there are 28 places beside those of the sample.
     assert_eq!(counts.limited_labels, 14, "{counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn by_otlp_a_real_pyroscope_stores_a_part_of_what_it_refuses_and_that_costs_a_single_request() {
+    let names: Vec<String> = (0..40).map(|number| format!("label_{number:02}")).collect();
+    let many: Vec<_> = names.iter().map(|name| (name.as_str(), "x")).collect();
+    let all = || {
+        let all = vec![
+            series(&[("comm", "a")], vec![sample("main", 7, 7)]),
+            series(&[("comm", "b")], vec![sample("main", 11, 11)]),
+            series(&many, vec![sample("main", 13, 13)]),
+        ];
+        batch_of(EVENT, all)
+    };
+    for protocol in PROTOCOLS {
+        let (dir, spool, address) = (scratch(), scratch(), free_address());
+        let _pyroscope = start(dir.path(), &address);
+        let mut delivery = Delivery::default();
+        delivery.add_remote(connect(&address, protocol), options(spool.path())).unwrap();
+        for _ in 0..3 {
+            delivery.enqueue(all());
+            until(&delivery, is_empty).await;
+        }
+        let counts = delivery.finish(Duration::from_secs(10)).await[0].1.of_all_events();
+        let sums = (counts.delivered, counts.losses.refused, counts.losses.possibly_lost);
+        assert_eq!(sums, (2 * 18, 2 * 13, 31), "{protocol:?}: {counts:?}");
+        // Of the first request, too, the first two series are there.
+        let stored = tokio::task::block_in_place(|| otlp_sum_of(&address, EVENT, first_type(EVENT), ""));
+        assert_eq!(stored, 3 * 18, "{protocol:?}: {counts:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_real_pyroscope_throttles_by_otlp_is_to_be_sent_again() {
+    let (dir, address) = (scratch(), free_address());
+    let rate = ["-distributor.ingestion-rate-limit-mb=0.0001", "-distributor.ingestion-burst-size-mb=0.001"];
+    let _pyroscope = start_with(dir.path(), &address, &rate);
+    let batch = batch_of(EVENT, vec![series(&[("comm", "a")], vec![sample("main", 7, 7)])]);
+    let request = otlp::requests(&batch).unwrap().remove(0);
+    for protocol in PROTOCOLS {
+        let client = connect(&address, protocol);
+        let mut outcome = PushOutcome::Stored;
+        // Until the burst is used up.
+        for _ in 0..100 {
+            if outcome == PushOutcome::Stored {
+                outcome = client.send(&request).await;
+            }
+        }
+        let PushOutcome::NotStored { message, .. } = &outcome else { panic!("{protocol:?}: {outcome:?}") };
+        assert!(message.contains("push rate limit"), "{protocol:?}: {message}");
+    }
 }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
@@ -64,17 +64,35 @@ fn series_of(pid: u64, bytes: usize) -> Series {
     series(&[("pid", &pid.to_string())], vec![(vec![frame(FrameKind::Native, &name)], pid)])
 }
 
+/// An answer of a proxy: its status, its page, and the time that it asks for.
+type ProxyAnswer = (StatusCode, &'static str, Option<&'static str>);
+
 /// A proxy that answers requests by its script, and passes on all others.
-type ProxyScript = Arc<Mutex<VecDeque<(StatusCode, &'static str)>>>;
+type ProxyScript = Arc<Mutex<VecDeque<ProxyAnswer>>>;
 
 async fn proxy(State(script): State<ProxyScript>, request: Request, next: Next) -> Response {
     let step = script.lock().expect("no test panicked").pop_front();
     match step {
-        Some((status, page)) => {
-            (status, [(header::CONTENT_TYPE, "text/html")], page.to_owned()).into_response()
+        Some((status, page, time)) => {
+            let mut response =
+                (status, [(header::CONTENT_TYPE, "text/html")], page.to_owned()).into_response();
+            if let Some(time) = time {
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(time));
+            }
+            response
         }
         None => next.run(request).await,
     }
+}
+
+/// A backend by gRPC behind a proxy that gives its first request this answer.
+async fn behind_proxy(answer: ProxyAnswer, is_otlp: bool) -> Backend {
+    let script = ProxyScript::new(Mutex::new([answer].into()));
+    let service =
+        Routes::new(ScriptedServer::default().service()).add_service(ScriptedReceiver::default().service());
+    let router = service.into_axum_router().layer(middleware::from_fn_with_state(script, proxy));
+    let address = serve_routes(router).await;
+    if is_otlp { otlp(address, OtlpProtocol::Grpc) } else { client(address).into() }
 }
 
 #[tokio::test]
@@ -94,7 +112,7 @@ async fn a_proxys_answer_by_http_to_a_request_by_grpc_is_what_its_status_says() 
         for (page, is_otlp) in [(page, false), ("", false), (page, true), ("", true)] {
             let dir = tempfile::tempdir().expect("a folder");
             let status = StatusCode::from_u16(status).expect("a status");
-            let script = ProxyScript::new(Mutex::new([(status, page)].into()));
+            let script = ProxyScript::new(Mutex::new([(status, page, None)].into()));
             let (parca, receiver) = (ScriptedServer::default(), ScriptedReceiver::default());
             let service = Routes::new(parca.service()).add_service(receiver.service());
             let router = service.into_axum_router().layer(middleware::from_fn_with_state(script, proxy));
@@ -116,6 +134,16 @@ async fn a_proxys_answer_by_http_to_a_request_by_grpc_is_what_its_status_says() 
             assert_eq!(counts.losses.refused, 0, "{row}");
             end(delivery).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_proxys_failure_by_http_is_no_answer_of_a_receiver_by_grpc() {
+    for page in ["<html><head><title>a proxy</title></head></html>", ""] {
+        let backend = behind_proxy((StatusCode::INTERNAL_SERVER_ERROR, page, None), true).await;
+        let probed = backend.probe().await;
+        assert!(matches!(probed, PushOutcome::PossiblyLost { .. }), "{probed:?}");
+        assert_eq!(backend.probe().await, PushOutcome::Stored);
     }
 }
 
@@ -161,13 +189,24 @@ async fn a_server_that_throttles_is_left_alone_for_the_time_that_it_asks_for() {
         ..PyroscopeOptions::new(http(pyroscope.serve().await))
     };
     let receiver = ScriptedReceiver::new(&[(429, HOUR)]);
-    for (backend, lost) in [
+    let mut backends: Vec<(Backend, u64)> = vec![
         (client(serve(&exhausted).await).into(), 0),
         // A proxy may have said it, whenever the connection behind it broke.
         (client(serve(&unavailable).await).into(), 6),
         (PyroscopeClient::new(pyroscope_client).expect("valid").into(), 0),
         (otlp(receiver.serve(OtlpProtocol::Http).await, OtlpProtocol::Http), 0),
+    ];
+    for (status, page, is_otlp, lost) in [
+        (StatusCode::TOO_MANY_REQUESTS, "<html></html>", false, 0),
+        (StatusCode::TOO_MANY_REQUESTS, "", true, 0),
+        (StatusCode::SERVICE_UNAVAILABLE, "", false, 0),
+        (StatusCode::SERVICE_UNAVAILABLE, "<html></html>", true, 0),
+        (StatusCode::BAD_GATEWAY, "<html></html>", false, 6),
+        (StatusCode::BAD_GATEWAY, "", true, 6),
     ] {
+        backends.push((behind_proxy((status, page, Some("3600")), is_otlp).await, lost));
+    }
+    for (backend, lost) in backends {
         let dir = tempfile::tempdir().expect("a folder");
         let delivery = to_backend(backend, options(Some(dir.path())));
         delivery.enqueue(batch_of(3));

@@ -119,6 +119,50 @@ async fn a_receiver_that_asks_for_time_with_an_answer_that_leaves_it_open_is_lef
     }
 }
 
+/// Failures with which real receivers answer a message without profiles: Parca, and Pyroscope.
+const TO_EMPTY: [(OtlpProtocol, u16, &str); 2] = [
+    (OtlpProtocol::Grpc, 2, "invalid request: resource profiles are empty"),
+    (OtlpProtocol::Http, 500, "rpc error: code = InvalidArgument desc = missing profile metadata dictionary"),
+];
+
+#[tokio::test]
+async fn a_receiver_that_fails_with_empty_messages_gets_its_spool_once_it_answers_them() {
+    for (protocol, status, text) in TO_EMPTY {
+        let dir = tempfile::tempdir().expect("a folder");
+        let unavailable = if protocol == OtlpProtocol::Grpc { 14 } else { 503 };
+        let receiver =
+            ScriptedReceiver::new(&[(unavailable, "sending queue is full")]).failing_if_empty(status, text);
+        let address = receiver.serve(protocol).await;
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(3));
+        let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+        assert_eq!((counts.delivered_late, counts.losses.total()), (6, 0), "{protocol:?}: {counts:?}");
+        assert_eq!(receiver.samples(), 6, "{protocol:?}");
+        end(delivery).await;
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_fails_with_everything_is_asked_before_each_request_and_costs_that_one_alone() {
+    for (protocol, status, text) in TO_EMPTY {
+        let dir = tempfile::tempdir().expect("a folder");
+        let receiver = ScriptedReceiver::new(&[(status, "storage"); 3]).failing_if_empty(status, text);
+        let address = receiver.serve(protocol).await;
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        for failed in 1..=3 {
+            delivery.enqueue(batch_of(3));
+            until(&delivery, |counts| counts.losses.possibly_lost == 6 * failed).await;
+        }
+        delivery.enqueue(batch_of(3));
+        let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+        assert_eq!((counts.delivered, counts.losses.total()), (6, 18), "{protocol:?}: {counts:?}");
+        assert_eq!((counts.requests, counts.failed_requests), (4, 3), "{protocol:?}: {counts:?}");
+        // A question behind each failure.
+        assert_eq!(receiver.requests.load(Ordering::Relaxed), 4 + 3, "{protocol:?}");
+        end(delivery).await;
+    }
+}
+
 #[tokio::test]
 async fn what_a_receiver_misses_waits_in_the_spool_for_the_next_daemon() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
@@ -172,6 +216,33 @@ async fn of_several_series_only_the_one_that_is_refused_is_lost() {
         assert_eq!((counts.delivered, counts.losses.refused), (18, 3), "{protocol:?}: {counts:?}");
         assert_eq!(receiver.samples(), 18, "{protocol:?}");
         end(delivery).await;
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_stores_parts_of_what_it_refuses_gets_each_series_by_itself_from_then_on() {
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        for send_again in [false, true] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let receiver = ScriptedReceiver::refusing_after_others("3");
+            let address = receiver.serve(protocol).await;
+            let options = DeliveryOptions { send_again, ..options(Some(dir.path())) };
+            let delivery = to_client(client(address, protocol), options);
+            delivery.enqueue(batch_of(4));
+            // Of the ten samples of the first request, three are stored before the one that isn't.
+            let (again, lost) = if send_again { ([7, 3], 0) } else { ([0, 0], 10) };
+            let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+            let row = format!("{protocol:?} {send_again}: {counts:?}");
+            assert_eq!([counts.delivered, counts.losses.refused], again, "{row}");
+            assert_eq!((counts.losses.possibly_lost, counts.possibly_twice), (lost, 10 - lost), "{row}");
+            delivery.enqueue(batch_of(4));
+            let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+            let row = format!("{protocol:?} {send_again}: {counts:?}");
+            assert_eq!([counts.delivered, counts.losses.refused], [again[0] + 7, again[1] + 3], "{row}");
+            assert_eq!((counts.losses.possibly_lost, counts.possibly_twice), (lost, 10 - lost), "{row}");
+            assert_eq!(receiver.samples(), 3 + counts.delivered, "{row}");
+            end(delivery).await;
+        }
     }
 }
 
