@@ -24,9 +24,10 @@
   const breakable = (beforeAfter) => beforeAfter.replaceAll(" ", "\u00a0").replace("\u00a0→\u00a0", " → ");
 
   class TopTable {
-    /// `onChoose(fn)` gets the function that was clicked.
-    constructor(scroller, onChoose) {
-      this.onChoose = onChoose;
+    /// `onChoose(fn)` gets the function that was clicked, `onSort(sort)` what the user sorts by, as
+    /// the address has it.
+    constructor(scroller, { onChoose, onSort }) {
+      Object.assign(this, { onChoose, onSort });
       this.sort = { column: "self", descending: true };
       this.search = null;
       this.rows = [];
@@ -43,19 +44,30 @@
     }
 
     header(column, title, what) {
-      const button = element("button", { type: "button", title: `${what}. Click to sort`, onclick: () => this.sortBy(column) }, title);
+      const button = element("button", { type: "button", title: `${what}. Click to sort`, onclick: () => this.clickHeader(column) }, title);
       return element(`th.${column}`, { scope: "col" }, button);
     }
 
-    sortBy(column) {
-      const same = this.sort.column === column;
-      this.sort = { column, descending: same ? !this.sort.descending : column !== "name" };
+    /// Numbers are usually sorted from the largest one, names from A.
+    clickHeader(column) {
+      const { column: at, descending } = this.sort;
+      const isUsual = descending === (column !== "name");
+      this.onSort(`${at === column && isUsual ? "-" : ""}${column}`);
+    }
+
+    /// Sorts as the address says (see state.js). Without a choice, rows are sorted by what a method
+    /// cost with all that was done for it; the column of own samples is that where there is none.
+    sortBy(sort) {
+      const [, reversed, chosen] = /^(-?)(.*)$/.exec(sort);
+      const cost = this.hasAttributed ? "attributed" : "self";
+      const column = chosen === "" || chosen === "attributed" ? cost : chosen;
+      this.sort = { column, descending: (column === "name") === (reversed === "-") };
       this.refresh();
     }
 
-    /// Shows these rows; `seen`: functions there are, listed or not. `hasAttributed`: own samples
-    /// don't have those of the JVM and the kernel already.
-    draw(rows, { total, seen, hasAttributed }) {
+    /// Shows these rows, sorted as the address says; `seen`: functions there are, listed or not.
+    /// `hasAttributed`: own samples don't have those of the JVM and the kernel already.
+    draw(rows, { total, seen, hasAttributed, sort }) {
       this.total = total;
       this.seen = seen;
       this.rows = rows;
@@ -63,10 +75,9 @@
       this.headers.attributed.hidden = !hasAttributed;
       this.nameUnit();
       this.table.classList.toggle("compared", this.comparison !== null);
-      if (!hasAttributed && this.sort.column === "attributed") this.sort.column = "self";
       const open = new Set([...this.open].map((fn) => fn.name));
       this.open = new Set(rows.filter(({ name }) => open.has(name)).map(({ fn }) => fn));
-      this.refresh();
+      this.sortBy(sort);
     }
 
     /// Names the unit of compared numbers in the heads, where it isn't in the cells.

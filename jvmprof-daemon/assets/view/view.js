@@ -32,7 +32,10 @@
         onZoom: (node) => this.zoom(node),
         onMenu: (node, x, y) => this.menu(node, x, y),
       });
-      this.table = new jvmprof.TopTable(this.tableScroller, (fn) => this.chooseFunction(fn));
+      this.table = new jvmprof.TopTable(this.tableScroller, {
+        onChoose: (fn) => this.chooseFunction(fn),
+        onSort: (sort) => this.change({ sort }),
+      });
       this.colours = this.table.colours = this.flame.colours;
       this.comparison = null;
       this.found = null;
@@ -215,7 +218,8 @@
       const isWhole = this.state.frames === "all" && !isPart;
       const rows = isWhole ? counted : this.rowsOfTree(counted, isPart);
       const seen = isWhole ? data.top.seen : rows.length;
-      this.table.draw(rows, { total: this.shown.total, seen, hasAttributed: hasJava && this.state.frames === "all" });
+      const { frames, sort } = this.state;
+      this.table.draw(rows, { total: this.shown.total, seen, hasAttributed: hasJava && frames === "all", sort });
     }
 
     rowsOfTree(counted, isPart) {
@@ -424,6 +428,7 @@
         if (before.rootOnTop !== this.state.rootOnTop) this.flame.setRootOnTop(this.state.rootOnTop);
         if (before.search !== this.state.search) this.search();
         if (before.colour !== this.state.colour) this.recolour();
+        if (before.sort !== this.state.sort) this.table.sortBy(this.state.sort);
       }
       this.onState(changes, GONE_BACK_FROM.some((name) => before[name] !== this.state[name]));
     }

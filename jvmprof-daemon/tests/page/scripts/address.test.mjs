@@ -30,6 +30,7 @@ test("how a profile is looked at survives its address", () => {
     by: "time",
     edits: ["only:acme.Shop.*", "hide:acme.Cart.add&x=1", "expand:java.util.*"],
     part: [1500, 2500],
+    sort: "-total",
   };
   const query = new URLSearchParams();
   jvmprof.writeViewState(query, state);
@@ -38,8 +39,16 @@ test("how a profile is looked at survives its address", () => {
 
 test("an address without choices is empty, and wrong ones choose nothing", () => {
   const query = new URLSearchParams();
-  jvmprof.writeViewState(query, jvmprof.readViewState(new URLSearchParams("frames=toString&zoom=main&view=x&colour=toString&by=x&edit=drop:x&part=9-3")));
+  jvmprof.writeViewState(query, jvmprof.readViewState(new URLSearchParams("frames=toString&zoom=main&view=x&colour=toString&by=x&edit=drop:x&part=9-3&sort=total-")));
   assert.equal(String(query), "");
+});
+
+test("graph and table are both shown at first where they stand beside each other", () => {
+  const views = [1440, 1280, 1001, 1000, 420].map((width) => {
+    globalThis.innerWidth = width;
+    return jvmprof.firstViewState().view;
+  });
+  assert.deepEqual(views, ["both", "both", "both", "flame", "flame"]);
 });
 
 test("ticks of the timeline stand at round times", () => {
