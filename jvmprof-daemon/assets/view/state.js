@@ -11,12 +11,16 @@
   /// How a profile is looked at before anything is chosen.
   jvmprof.firstViewState = function () {
     const view = innerWidth > NO_ROOM_FOR_BOTH ? "both" : "flame";
-    const chosen = { colour: "kind", by: "share", edits: [], part: null, sort: "" };
+    const chosen = { colour: "kind", by: "share", edits: [], part: null, sort: "", sandwichZoom: "" };
     return { search: "", view, rootOnTop: true, fold: false, frames: "all", zoom: "", sandwich: "", ...chosen };
   };
 
   /// What the table is sorted by: a column, with `-` in the reverse of its usual order.
   const SORT = /^-?(name|self|attributed|total)$/;
+
+  /// The hashes of the nodes that are zoomed to among callers and among callees; one of them may be
+  /// missing.
+  const SANDWICH_ZOOM = /^([0-9a-f]{16}-([0-9a-f]{16})?|-[0-9a-f]{16})$/;
 
   /// Edits have a bit each in a number (see edits.js).
   const MOST_EDITS = 30;
@@ -42,6 +46,7 @@
       edits: query.getAll("edit").filter((text) => jvmprof.parseEdit(text)).slice(0, MOST_EDITS),
       part: readPart(query.get("part")),
       sort: SORT.test(query.get("sort") ?? "") ? query.get("sort") : "",
+      sandwichZoom: SANDWICH_ZOOM.test(query.get("szoom") ?? "") ? query.get("szoom") : "",
     };
     if (VIEWS.includes(query.get("view"))) state.view = query.get("view");
     return state;
@@ -55,6 +60,7 @@
     if (state.frames && state.frames !== "all") query.set("frames", state.frames);
     if (state.zoom) query.set("zoom", state.zoom);
     if (state.sandwich) query.set("sandwich", state.sandwich);
+    if (state.sandwich && state.sandwichZoom) query.set("szoom", state.sandwichZoom);
     if (state.colour && state.colour !== "kind") query.set("colour", state.colour);
     if (state.by === "time") query.set("by", "time");
     for (const edit of state.edits ?? []) query.append("edit", edit);

@@ -78,11 +78,12 @@
       this.activityBar = new jvmprof.ActivityBar((kind, keys) => this.chooseAmong(kind, keys));
       this.heatmap = new jvmprof.Heatmap((part) => this.change({ part }));
       this.pauseLane = new jvmprof.PauseLane();
-      this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => this.toggleSandwich());
+      this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => jvmprof.toggleSandwich(this));
       this.sandwich = new jvmprof.Sandwich({
-        onClose: () => this.change({ sandwich: "" }),
+        onClose: () => this.showCallersOf(""),
         onFocus: (node) => this.showStatus(node),
         onMenu: (node, x, y, zoom) => this.menu(node, x, y, zoom),
+        onZoom: (sandwichZoom) => this.change({ sandwichZoom }),
       });
       this.flameScroller = element("div.scroller.flame-scroller");
       this.tableScroller = element("div.scroller.table-scroller");
@@ -235,7 +236,7 @@
         zoom,
         edit: (text) => this.change({ edits: [...this.state.edits.filter((it) => it !== text), text] }),
         search: (text) => this.setSearch(text),
-        sandwich: (name) => this.change({ sandwich: name }),
+        sandwich: (name) => this.showCallersOf(name),
         copy: async (text) => (this.status.textContent = await jvmprof.copyText(text)),
       });
     }
@@ -313,28 +314,18 @@
 
     // Callers and callees
 
-    /// Shows those of the function that is pointed at, zoomed or chosen. Where some are shown, goes
-    /// on to the function that is pointed at among them, or else back.
-    toggleSandwich() {
-      const { sandwich, view } = this.state;
-      if (sandwich) {
-        const next = this.sandwich.pointedAt()?.name ?? sandwich;
-        return this.change({ sandwich: next === sandwich ? "" : next });
-      }
-      const inGraph = (this.flame.pointedAt() ?? this.zoomedNode)?.name;
-      const inTable = /^"(.+)"$/.exec(this.state.search)?.[1];
-      const name = view === "table" ? inTable ?? inGraph : inGraph ?? inTable;
-      if (name !== undefined && name !== this.tree?.name) this.change({ sandwich: name });
-      else this.status.textContent = "Zoom to a frame, point at one, or choose a function in the table: then its callers and callees are shown.";
+    /// Shows those of the function with this name; without a name the graph again.
+    showCallersOf(name) {
+      this.change({ sandwich: name, sandwichZoom: "" });
     }
 
     showSandwich() {
-      const { sandwich, view } = this.state;
+      const { sandwich, sandwichZoom, view } = this.state;
       const focused = document.activeElement;
       if (sandwich) this.flame.leave();
       this.main.classList.toggle("has-sandwich", sandwich !== "");
       this.sandwichButton.setAttribute("aria-pressed", String(sandwich !== ""));
-      this.sandwich.draw(this.tree, sandwich, this.data, this.flame);
+      this.sandwich.draw(this.tree, sandwich, sandwichZoom, this.data, this.flame);
       this.findInSandwich();
       // The focus of a graph that goes is that of what comes.
       if (sandwich && focused === this.flame.holder) this.focusGraph();
@@ -485,7 +476,7 @@
     }
 
     escape() {
-      if (this.state.sandwich) this.change({ sandwich: "" });
+      if (this.state.sandwich) this.showCallersOf("");
       else this.flame.resetZoom();
     }
   }

@@ -31,15 +31,23 @@ test("how a profile is looked at survives its address", () => {
     edits: ["only:acme.Shop.*", "hide:acme.Cart.add&x=1", "expand:java.util.*"],
     part: [1500, 2500],
     sort: "-total",
+    sandwichZoom: "8249cb6c9e044f9f-0123456789abcdef",
   };
   const query = new URLSearchParams();
   jvmprof.writeViewState(query, state);
   assert.deepEqual(jvmprof.readViewState(new URLSearchParams(String(query))), state);
 });
 
+test("callers, callees or both may be zoomed", () => {
+  const read = (query) => jvmprof.readViewState(new URLSearchParams(query)).sandwichZoom;
+  const one = "8249cb6c9e044f9f";
+  for (const zoom of [`${one}-`, `-${one}`, `${one}-${one}`]) assert.equal(read(`sandwich=a&szoom=${zoom}`), zoom);
+  for (const wrong of ["", "-", one, "callers", `${one}-x`, `${one}-${one}-`]) assert.equal(read(`sandwich=a&szoom=${wrong}`), "", wrong);
+});
+
 test("an address without choices is empty, and wrong ones choose nothing", () => {
   const query = new URLSearchParams();
-  jvmprof.writeViewState(query, jvmprof.readViewState(new URLSearchParams("frames=toString&zoom=main&view=x&colour=toString&by=x&edit=drop:x&part=9-3&sort=total-")));
+  jvmprof.writeViewState(query, jvmprof.readViewState(new URLSearchParams("frames=toString&zoom=main&view=x&colour=toString&by=x&edit=drop:x&part=9-3&sort=total-&sandwich=&szoom=-8249cb6c9e044f9f")));
   assert.equal(String(query), "");
 });
 
