@@ -35,6 +35,7 @@
       this.table = new jvmprof.TopTable(this.tableScroller, {
         onChoose: (fn) => this.chooseFunction(fn),
         onSort: (sort) => this.change({ sort }),
+        onMenu: (of, x, y) => this.menu(of, x, y),
       });
       this.colours = this.table.colours = this.flame.colours;
       this.comparison = null;
@@ -230,7 +231,7 @@
       return jvmprof.withLines(rows, counted, isPart);
     }
 
-    /// The menu of a frame; `zoom(node)` zooms to one in its graph.
+    /// The menu of a frame, or of a function of the table; `zoom(node)` zooms to one in its graph.
     menu(node, x, y, zoom = (to) => this.zoomTo(to)) {
       jvmprof.showMenu(node, x, y, {
         zoom,
