@@ -166,7 +166,7 @@
       document.getElementById("timeline").after(this.pauses.node, this.timelineNote);
       this.heats = element("select", { "aria-label": "What the timeline shows", onchange: () => this.changeHeat(this.heats.value) });
       for (const [heat, name] of Object.entries(jvmprof.HEATS)) this.heats.append(element("option", { value: heat }, name));
-      document.getElementById("filters").append(element("label.select", { title: "Bars of the load, or a row for each group or part of JVMs' time" }, "Timeline", this.heats));
+      document.getElementById("filters").append(element("label.select", { title: "Bars of the load; a line or row for each group; a row for each part of JVMs' time" }, "Timeline", this.heats));
       this.showHeat();
       this.holder = element("div.view");
       this.empty = element("div.empty", { hidden: true });
@@ -381,14 +381,14 @@
     followThreads() {
       if (!this.isShown) return;
       const kinds = this.timeline.all?.activities ? this.chosenThreadKinds() : null;
-      const isOfGroups = this.state.heat === "groups";
+      const isOfGroups = jvmprof.isOfGroups(this.state.heat);
       if (kinds && !isOfGroups && !this.threads) this.askThreads();
       const { rows, unreadable, error } = this.threads ?? {};
       const names = this.edits().filter(({ kind }) => kind === "thread").map(({ what }) => what);
-      const part = kinds && rows ? jvmprof.threadTimeline(rows, kinds, this.timeline.all.samples.length) : null;
+      const part = kinds && rows && !isOfGroups ? jvmprof.threadTimeline(rows, kinds, this.timeline.all.samples.length) : null;
       this.timeline.limitTo(part, ` of threads: ${names.join(", ")}`);
       let says = "";
-      if (kinds && isOfGroups) says = "The heatmap of groups is that of all threads: it counts series, which have no kinds of threads.";
+      if (kinds && isOfGroups) says = "The timeline of groups is that of all threads: it counts series, which have no kinds of threads.";
       else if (kinds && error) says = `The timeline is that of all threads, since the profiles that say which kind ran when can't be read: ${error.message}`;
       else if (kinds && !rows) says = "The timeline is that of all threads until the profiles are read that say which kind ran when.";
       else if (kinds && unreadable) says = `The timeline lacks ${format.count(unreadable)} profiles that couldn't be read.`;

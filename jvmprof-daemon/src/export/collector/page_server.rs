@@ -40,11 +40,12 @@ pub(super) const HEALTH_PATH: &str = "/healthz";
 const PAGE: Asset = asset!("collector.html");
 
 /// Files that only this page has.
-const OWN: [Asset; 8] = [
+const OWN: [Asset; 9] = [
     asset!("controls.js"),
     asset!("labels.js"),
     asset!("timeline.js"),
     asset!("timeline_heat.js"),
+    asset!("timeline_lines.js"),
     asset!("seconds.js"),
     asset!("compare_controls.js"),
     asset!("collector.js"),
