@@ -441,7 +441,7 @@
       const isEmpty = flame.tree.total + (flame.tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
-      if (isEmpty) this.showEmpty(timeline.newest_ms);
+      if (isEmpty) this.empty.replaceChildren(...jvmprof.emptyState(timeline.newest_ms, this.state, (changes) => this.change(changes)));
       else {
         const measure = jvmprof.measure(this.state.type === CPU_TIME ? "nanoseconds" : flame.unit, flame.period_ns);
         const [from, to] = this.bounds;
@@ -461,32 +461,6 @@
     showError(text) {
       const again = element("button.button", { type: "button", onclick: () => this.load() }, "Try again");
       this.message.replaceChildren(element("p.error", { role: "alert" }, element("span", {}, text), again));
-    }
-
-    showEmpty(newest) {
-      const act = (name, changes) => element("button.button", { type: "button", onclick: () => this.change(changes) }, name);
-      if (newest !== null) {
-        this.empty.replaceChildren(
-          element("h2", {}, "No samples in this range"),
-          element("p", {}, `The newest profile that matches ended ${format.time(newest)}.`),
-          act("Show the 15 minutes before that", { from: newest - jvmprof.PRESETS["15m"], to: newest + 1 }),
-        );
-      } else if (this.state.matches.length) {
-        this.empty.replaceChildren(
-          element("h2", {}, "No series matches the label filters"),
-          element("p", {}, "At no time did this collector receive a profile with these labels."),
-          act("Remove the filters", { matches: [] }),
-        );
-      } else {
-        const command = `sudo jvmprof daemon --remote-store-address ${location.origin}`;
-        this.empty.replaceChildren(
-          element("h2", {}, "No profiles yet"),
-          element("p", {}, "This collector has received none. Start a profiler on this host, and samples appear here within seconds:"),
-          element("pre", {}, command),
-          element("p", {}, "From another host, use this host's name or address, and let the collector listen on it: ", element("code", {}, "--listen"), ". If it asks for a token: ", element("code", {}, "--remote-store-bearer-token-file")),
-          act("Look again", {}),
-        );
-      }
     }
   }
 
