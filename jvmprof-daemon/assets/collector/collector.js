@@ -62,7 +62,7 @@
     state.baseMatches = query.has("base_match") ? conditions(query.getAll("base_match").filter(Boolean)) : null;
     const view = jvmprof.readViewState(query);
     // A part is one of a time that doesn't move.
-    if (state.range || state.heat !== jvmprof.SECONDS) view.part = null;
+    if (state.range || state.heat !== jvmprof.SECONDS) view.part = view.basePart = null;
     return [state, view];
   }
 
@@ -214,7 +214,7 @@
     }
 
     forgetPart() {
-      this.viewState.part = this.view.state.part = null;
+      for (const of of [this.viewState, this.view.state]) Object.assign(of, { part: null, basePart: null });
     }
 
     /// Stays at the time that is shown, since a part of it was chosen.

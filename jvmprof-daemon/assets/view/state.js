@@ -11,7 +11,7 @@
   /// How a profile is looked at before anything is chosen.
   jvmprof.firstViewState = function () {
     const view = innerWidth > NO_ROOM_FOR_BOTH ? "both" : "flame";
-    const chosen = { colour: "kind", by: "share", edits: [], part: null, sort: "", sandwichZoom: "" };
+    const chosen = { colour: "kind", by: "share", edits: [], part: null, basePart: null, sort: "", sandwichZoom: "" };
     return { search: "", view, rootOnTop: true, fold: false, frames: "all", zoom: "", sandwich: "", ...chosen };
   };
 
@@ -45,6 +45,7 @@
       by: query.get("by") === "time" ? "time" : "share",
       edits: query.getAll("edit").filter((text) => jvmprof.parseEdit(text)).slice(0, MOST_EDITS),
       part: readPart(query.get("part")),
+      basePart: readPart(query.get("part")) && readPart(query.get("base_part")),
       sort: SORT.test(query.get("sort") ?? "") ? query.get("sort") : "",
       sandwichZoom: SANDWICH_ZOOM.test(query.get("szoom") ?? "") ? query.get("szoom") : "",
     };
@@ -65,6 +66,7 @@
     if (state.by === "time") query.set("by", "time");
     for (const edit of state.edits ?? []) query.append("edit", edit);
     if (state.part) query.set("part", state.part.join("-"));
+    if (state.part && state.basePart) query.set("base_part", state.basePart.join("-"));
     if (state.sort) query.set("sort", state.sort);
   };
 })(globalThis.jvmprof);

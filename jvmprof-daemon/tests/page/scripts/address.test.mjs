@@ -30,12 +30,22 @@ test("how a profile is looked at survives its address", () => {
     by: "time",
     edits: ["only:acme.Shop.*", "hide:acme.Cart.add&x=1", "expand:java.util.*"],
     part: [1500, 2500],
+    basePart: [0, 750],
     sort: "-total",
     sandwichZoom: "8249cb6c9e044f9f-0123456789abcdef",
   };
   const query = new URLSearchParams();
   jvmprof.writeViewState(query, state);
   assert.deepEqual(jvmprof.readViewState(new URLSearchParams(String(query))), state);
+});
+
+test("a part is compared with another one, the whole with none", () => {
+  const read = (query) => jvmprof.readViewState(new URLSearchParams(query));
+  assert.deepEqual(read("part=5-9&base_part=1-3").basePart, [1, 3]);
+  for (const wrong of ["base_part=1-3", "part=9-5&base_part=1-3", "part=5-9&base_part=3-1", "part=5-9"]) assert.equal(read(wrong).basePart, null, wrong);
+  const query = new URLSearchParams();
+  jvmprof.writeViewState(query, { part: null, basePart: [1, 3] });
+  assert.equal(String(query), "");
 });
 
 test("callers, callees or both may be zoomed", () => {
