@@ -62,7 +62,7 @@
     state.baseMatches = query.has("base_match") ? conditions(query.getAll("base_match").filter(Boolean)) : null;
     const view = jvmprof.readViewState(query);
     // A part is one of a time that doesn't move.
-    if (state.range || state.heat !== jvmprof.SECONDS) view.part = null;
+    if (state.range || state.heat !== jvmprof.SECONDS) view.part = view.basePart = null;
     return [state, view];
   }
 
@@ -166,7 +166,7 @@
       document.getElementById("timeline").after(this.pauses.node, this.timelineNote);
       this.heats = element("select", { "aria-label": "What the timeline shows", onchange: () => this.changeHeat(this.heats.value) });
       for (const [heat, name] of Object.entries(jvmprof.HEATS)) this.heats.append(element("option", { value: heat }, name));
-      document.getElementById("filters").append(element("label.select", { title: "Bars of the load, or a row for each group or part of JVMs' time" }, "Timeline", this.heats));
+      document.getElementById("filters").append(element("label.select", { title: "Bars of the load; a line or row for each group; a row for each part of JVMs' time" }, "Timeline", this.heats));
       this.showHeat();
       this.holder = element("div.view");
       this.empty = element("div.empty", { hidden: true });
@@ -214,7 +214,7 @@
     }
 
     forgetPart() {
-      this.viewState.part = this.view.state.part = null;
+      for (const of of [this.viewState, this.view.state]) Object.assign(of, { part: null, basePart: null });
     }
 
     /// Stays at the time that is shown, since a part of it was chosen.
@@ -381,14 +381,14 @@
     followThreads() {
       if (!this.isShown) return;
       const kinds = this.timeline.all?.activities ? this.chosenThreadKinds() : null;
-      const isOfGroups = this.state.heat === "groups";
+      const isOfGroups = jvmprof.isOfGroups(this.state.heat);
       if (kinds && !isOfGroups && !this.threads) this.askThreads();
       const { rows, unreadable, error } = this.threads ?? {};
       const names = this.edits().filter(({ kind }) => kind === "thread").map(({ what }) => what);
-      const part = kinds && rows ? jvmprof.threadTimeline(rows, kinds, this.timeline.all.samples.length) : null;
+      const part = kinds && rows && !isOfGroups ? jvmprof.threadTimeline(rows, kinds, this.timeline.all.samples.length) : null;
       this.timeline.limitTo(part, ` of threads: ${names.join(", ")}`);
       let says = "";
-      if (kinds && isOfGroups) says = "The heatmap of groups is that of all threads: it counts series, which have no kinds of threads.";
+      if (kinds && isOfGroups) says = "The timeline of groups is that of all threads: it counts series, which have no kinds of threads.";
       else if (kinds && error) says = `The timeline is that of all threads, since the profiles that say which kind ran when can't be read: ${error.message}`;
       else if (kinds && !rows) says = "The timeline is that of all threads until the profiles are read that say which kind ran when.";
       else if (kinds && unreadable) says = `The timeline lacks ${format.count(unreadable)} profiles that couldn't be read.`;
@@ -441,7 +441,7 @@
       const isEmpty = flame.tree.total + (flame.tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
-      if (isEmpty) this.showEmpty(timeline.newest_ms);
+      if (isEmpty) this.empty.replaceChildren(...jvmprof.emptyState(timeline.newest_ms, this.state, (changes) => this.change(changes)));
       else {
         const measure = jvmprof.measure(this.state.type === CPU_TIME ? "nanoseconds" : flame.unit, flame.period_ns);
         const [from, to] = this.bounds;
@@ -461,32 +461,6 @@
     showError(text) {
       const again = element("button.button", { type: "button", onclick: () => this.load() }, "Try again");
       this.message.replaceChildren(element("p.error", { role: "alert" }, element("span", {}, text), again));
-    }
-
-    showEmpty(newest) {
-      const act = (name, changes) => element("button.button", { type: "button", onclick: () => this.change(changes) }, name);
-      if (newest !== null) {
-        this.empty.replaceChildren(
-          element("h2", {}, "No samples in this range"),
-          element("p", {}, `The newest profile that matches ended ${format.time(newest)}.`),
-          act("Show the 15 minutes before that", { from: newest - jvmprof.PRESETS["15m"], to: newest + 1 }),
-        );
-      } else if (this.state.matches.length) {
-        this.empty.replaceChildren(
-          element("h2", {}, "No series matches the label filters"),
-          element("p", {}, "At no time did this collector receive a profile with these labels."),
-          act("Remove the filters", { matches: [] }),
-        );
-      } else {
-        const command = `sudo jvmprof daemon --remote-store-address ${location.origin}`;
-        this.empty.replaceChildren(
-          element("h2", {}, "No profiles yet"),
-          element("p", {}, "This collector has received none. Start a profiler on this host, and samples appear here within seconds:"),
-          element("pre", {}, command),
-          element("p", {}, "From another host, use this host's name or address, and let the collector listen on it: ", element("code", {}, "--listen"), ". If it asks for a token: ", element("code", {}, "--remote-store-bearer-token-file")),
-          act("Look again", {}),
-        );
-      }
     }
   }
 

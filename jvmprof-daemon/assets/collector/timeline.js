@@ -1,4 +1,5 @@
-// Load over the chosen range, as bars; a part of it is chosen by dragging over them, or with keys.
+// Load over the chosen range, as bars, lines of groups or a heatmap; a part of it is chosen by
+// dragging over them, or with keys.
 "use strict";
 
 (function (jvmprof) {
@@ -45,7 +46,8 @@
       this.axis = element("div.axis", { "aria-hidden": "true" });
       this.scale = element("div.scale", { "aria-hidden": "true" });
       this.hint = element("div.timeline-hint", { "aria-live": "polite" });
-      container.append(this.scale, this.axis, this.hint);
+      this.legend = element("div.timeline-legend", { "aria-hidden": "true" });
+      container.append(this.scale, this.axis, this.legend, this.hint);
       container.addEventListener("pointerdown", (event) => this.start(event));
       container.addEventListener("pointermove", (event) => this.move(event));
       container.addEventListener("pointerup", (event) => this.end(event));
@@ -54,6 +56,7 @@
       container.addEventListener("keydown", (event) => this.key(event));
       container.addEventListener("blur", () => this.leave());
       new ResizeObserver(() => this.draw()).observe(container);
+      jvmprof.theme.listeners.push(() => this.draw());
       this.clear();
     }
 
@@ -86,10 +89,11 @@
       this.draw();
     }
 
-    /// Says what is drawn: `rows` of a heatmap, or null for bars.
+    /// Says what is drawn: rows of a heatmap or lines, or null for bars.
     describeAll(rows) {
       const by = rows ? jvmprof.HEAT_LABELS[this.heat] : "";
-      const names = rows ? ` Rows, with the most of each: ${rows.map(({ name, samples }) => `${name} ${format.short(this.rate.of(Math.max(...samples), this.step))}`).join(", ")}.` : "";
+      const what = this.heat === jvmprof.LINES ? "Lines" : "Rows";
+      const names = rows ? ` ${what}, with the most of each: ${rows.map(({ name, samples }) => `${name} ${format.short(this.rate.of(Math.max(...samples), this.step))}`).join(", ")}.` : "";
       const label = `${this.rate.name}${by} from ${format.time(this.from)} to ${format.time(this.to)}${this.of}.${names} Arrow keys move, with Shift they choose a part, Enter shows it.`;
       this.container.setAttribute("aria-label", label);
     }
@@ -97,29 +101,23 @@
     draw() {
       const width = this.container.clientWidth;
       if (!this.samples || !width) return;
-      const rows = this.heatRows();
+      const [rows, lines] = [this.heatRows(), this.groupLines()];
       this.left = rows ? jvmprof.heatGutter(width) : 0;
-      this.height = rows ? jvmprof.heatHeight(rows) : HEIGHT;
+      this.height = rows ? jvmprof.heatHeight(rows) : lines ? jvmprof.LINES_HEIGHT : HEIGHT;
       this.bars.attr("width", width).attr("height", this.height).classed("heat-rows", Boolean(rows));
       this.drawAxis(width);
-      this.describeAll(rows);
-      if (rows) {
-        jvmprof.drawHeatRows(this, rows, width);
-        return;
-      }
-      this.bars.selectAll("rect.cell, text.row-name").remove();
+      this.describeAll(rows ?? lines);
+      this.legend.replaceChildren(...(lines ? jvmprof.lineLegend(lines, this.groups.length) : []));
+      if (rows) jvmprof.drawHeatRows(this, rows, width);
+      else if (lines) jvmprof.drawGroupLines(this, lines, width);
+      else this.drawBars(width);
+    }
+
+    drawBars(width) {
+      this.bars.selectAll("rect.cell, text.row-name, polyline").remove();
       const values = this.samples.map((count) => this.rate.of(count, this.step));
-      const y = d3.scaleLinear().domain([0, Math.max(...values) || 1]).nice(2).range([HEIGHT, ABOVE]);
+      const y = this.drawScale(values, width);
       const step = width / values.length;
-      const ticks = y.ticks(2).filter((value) => value > 0);
-      this.bars
-        .selectAll("line.grid")
-        .data(ticks)
-        .join("line")
-        .attr("class", "grid")
-        .attr("x2", width)
-        .attr("y1", (value) => y(value))
-        .attr("y2", (value) => y(value));
       this.bars
         .selectAll("rect.slot")
         .data(this.activities ? this.stacks(y) : values.map((value, index) => ({ index, top: HEIGHT - this.barHeight(value, y), bottom: HEIGHT })))
@@ -131,7 +129,21 @@
         .attr("width", Math.max(1, step - 0.5))
         .attr("y", ({ top }) => top)
         .attr("height", ({ top, bottom }) => bottom - top);
+    }
+
+    /// Draws the scale of these values, and returns it.
+    drawScale(values, width) {
+      const y = d3.scaleLinear().domain([0, Math.max(...values) || 1]).nice(2).range([this.height, ABOVE]);
+      this.bars
+        .selectAll("line.grid")
+        .data(y.ticks(2).filter((value) => value > 0))
+        .join("line")
+        .attr("class", "grid")
+        .attr("x2", width)
+        .attr("y1", (value) => y(value))
+        .attr("y2", (value) => y(value));
       this.scale.replaceChildren(...jvmprof.scaleLabels(y, this.rate.name));
+      return y;
     }
 
     drawAxis(width) {
@@ -145,7 +157,12 @@
       );
     }
 
-    /// The rows of the heatmap, `[{name, samples, activity}]`; null where bars are shown.
+    /// The groups that have lines, `[{name, samples}]`; null where none are shown.
+    groupLines() {
+      return this.heat === jvmprof.LINES && this.groups.length > 0 ? jvmprof.groupLines(this.groups) : null;
+    }
+
+    /// The rows of the heatmap, `[{name, samples, activity}]`; null where none is shown.
     heatRows() {
       if (this.heat === "groups") return this.groups;
       if (this.heat !== "activities" || !this.activities) return null;
@@ -153,7 +170,7 @@
       return rows.filter(({ samples }) => samples.some((count) => count > 0));
     }
 
-    /// Shows bars, or a heatmap of groups or activities.
+    /// Shows bars, lines of groups, or a heatmap of groups or activities.
     setHeat(heat) {
       this.heat = heat;
       this.draw();
@@ -227,7 +244,8 @@
         return;
       }
       const value = format.short(this.rate.of(this.samples[index], this.step));
-      const parts = this.activities ? ` · ${this.heaviest(index)}` : "";
+      const lines = this.groupLines();
+      const parts = lines ? ` · ${jvmprof.heaviestLines(lines, index, this)}` : this.activities ? ` · ${this.heaviest(index)}` : "";
       this.hint.textContent = `${format.time(this.from + index * this.step)} · ${value} ${this.rate.name}${parts} · ${what}`;
     }
 

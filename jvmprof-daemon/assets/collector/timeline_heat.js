@@ -9,10 +9,13 @@
   const GAP = 1;
 
   /// What the timeline can show, by what the address says.
-  jvmprof.HEATS = { "": "Load", groups: "Heatmap of groups", activities: "Heatmap of JVM time", seconds: "Sub-second heatmap" };
+  jvmprof.HEATS = { "": "Load", lines: "Lines by group", groups: "Heatmap of groups", activities: "Heatmap of JVM time", seconds: "Sub-second heatmap" };
 
   /// The same in the timeline's name.
-  jvmprof.HEAT_LABELS = { groups: " by group", activities: " by what JVMs' time went to" };
+  jvmprof.HEAT_LABELS = { lines: " by group", groups: " by group", activities: " by what JVMs' time went to" };
+
+  /// Groups are those of series, which have no kinds of threads.
+  jvmprof.isOfGroups = (heat) => heat === "groups" || heat === jvmprof.LINES;
 
   jvmprof.heatHeight = (rows) => Math.max(1, rows.length) * ROW;
 
@@ -32,7 +35,7 @@
   jvmprof.drawHeatRows = function (timeline, rows, width) {
     const { bars, left, step, rate, scale } = timeline;
     scale.replaceChildren();
-    bars.selectAll("line.grid, rect.slot").remove();
+    bars.selectAll("line.grid, rect.slot, polyline").remove();
     const value = (samples) => rate.of(samples, step);
     const most = rows.map(({ samples }) => Math.max(...samples));
     const hottest = Math.max(...most, 0) || 1;

@@ -48,8 +48,9 @@
       holder.addEventListener("pointermove", byMouse((event) => this.hover(event)));
       holder.addEventListener("pointerleave", byMouse(() => this.leave()));
       document.addEventListener("pointerdown", (event) => this.isTapped() && !this.tip.contains(event.target) && this.leave());
-      // A frame's menu gives the focus back; what a finger tapped has buttons that take it.
-      holder.addEventListener("blur", () => this.isTapped() || document.querySelector(".frame-menu") || this.setCursor(null));
+      // A frame's menu and a copy give the focus back; what a finger tapped has buttons that take
+      // it.
+      holder.addEventListener("blur", () => this.isTapped() || document.querySelector(".frame-menu, .clipboard-text") || this.setCursor(null));
       const scrolled = () => {
         this.leave();
         this.canvas.draw();

@@ -1,6 +1,6 @@
 // Subtrees that a tree of bounded size lost, and the short names of nodes by which they are asked
 // for: hashes of the functions from the root to them, as profile/call_tree/path_hash.rs makes them.
-// By them a zoomed frame is found again in newer data, too.
+// By them a zoomed frame is found again in newer data, too, and among callers and callees.
 "use strict";
 
 (function (jvmprof) {
@@ -51,6 +51,31 @@
       return -1;
     }
   }
+
+  const hashOf = ({ kind, name, file, module }) => functionHash(jvmprof.KINDS.indexOf(kind), name, file, module);
+
+  /// The hash of a node of a drawn tree: of the functions below the root to it.
+  jvmprof.drawnHash = function (node) {
+    const path = [];
+    for (let at = node; at.parent; at = at.parent) path.push(hashOf(at.fn));
+    const [a, b] = path.reduceRight((above, fn) => above.map((lane, i) => child(lane, fn[i])), ROOT);
+    return hex(a) + hex(b);
+  };
+
+  /// The node of a drawn tree with this hash; null if there is none.
+  jvmprof.drawnNode = function (root, hash) {
+    const known = new Map();
+    const todo = [[root, ROOT]];
+    while (todo.length) {
+      const [node, lanes] = todo.pop();
+      if (node !== root && hash === hex(lanes[0]) + hex(lanes[1])) return node;
+      for (const below of node.children) {
+        if (!known.has(below.fn)) known.set(below.fn, hashOf(below.fn));
+        todo.push([below, lanes.map((lane, i) => child(lane, known.get(below.fn)[i]))]);
+      }
+    }
+    return null;
+  };
 
   /// Appends the functions of `data` that aren't there yet; returns the new index of each one of
   /// `more`.

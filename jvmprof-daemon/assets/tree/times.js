@@ -1,5 +1,6 @@
 // When each sample of a recording was taken, and where its stack ends in the tree
-// (profile/call_tree/sample_times.rs): the load over time, and the tree of a part of it.
+// (profile/call_tree/sample_times.rs): the load over time, and the tree of a part of it, or of two
+// parts beside each other.
 "use strict";
 
 (function (jvmprof) {
@@ -81,6 +82,19 @@
       if (activity.length) nodes.activity = activity;
       return { ...data, nodes, total: total[0], lineCounts };
     }
+
+    /// The data of a part beside those of another one, the base, and what both sides are compared
+    /// by: `{data, sides}`. A sample stands for `periodNs`.
+    compared(data, functions, [base, part], periodNs) {
+      const [before, after] = [base, part].map((of) => this.part(data, functions, of));
+      const { total, activity } = before.nodes;
+      const nodes = { ...after.nodes, base: total, ...(activity && { base_activity: activity }) };
+      const side = ([from, to], { total: samples }) => ({ period_ns: periodNs, duration_ns: (to - from) * 1e6, events: samples, total: samples });
+      return {
+        data: { ...after, nodes, base: before.total, baseLineCounts: before.lineCounts },
+        sides: [side(base, before), side(part, after)],
+      };
+    }
   }
 
   /// What the time of a node is attributed to.
@@ -89,11 +103,15 @@
     return functions[functionOf[node]];
   }
 
-  /// The lines of rows in a part, by what is attributed to them.
-  jvmprof.withPartLines = function (rows, lineCounts) {
+  /// The lines of rows in a part, by what is attributed to them; with those of the base, if there
+  /// is one.
+  jvmprof.withPartLines = function (rows, { lineCounts, baseLineCounts = null }) {
+    const counts = (samples) => ({ self: null, attributed: samples, total: null });
     for (const row of rows) {
-      const lines = [...(lineCounts.get(row.fn.index) ?? [])].sort((a, b) => b[1] - a[1]).slice(0, 10);
-      row.lines = lines.map(([line, samples]) => ({ line, self: null, attributed: samples, total: null, base: null }));
+      const [own, base] = [lineCounts, baseLineCounts].map((of) => of?.get(row.fn.index) ?? new Map());
+      const lines = [...new Set([...own.keys(), ...base.keys()])].map((line) => [line, own.get(line) ?? 0, base.get(line) ?? 0]);
+      const heaviest = lines.sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2])).slice(0, 10);
+      row.lines = heaviest.map(([line, samples, before]) => ({ line, ...counts(samples), base: baseLineCounts && counts(before) }));
     }
     return rows;
   };

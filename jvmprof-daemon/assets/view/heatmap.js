@@ -49,15 +49,15 @@
     }
 
     /// Shows these times, of a recording of `duration` milliseconds; null for none. `clock`: see
-    /// view.js. `part` is chosen, as are activities, beside which the others stay, and kinds of
-    /// threads.
-    show(times, { duration, periodNs, clock = null, part, chosen = null, threadKinds = null }) {
+    /// view.js. `part` is chosen, compared with `basePart` or nothing, as are activities, beside
+    /// which the others stay, and kinds of threads.
+    show(times, { duration, periodNs, clock = null, part, basePart = null, chosen = null, threadKinds = null }) {
       this.node.hidden = !times || times.times.length === 0;
       if (this.node.hidden) return;
       this.duration = Math.max(duration, times.times[times.times.length - 1] + 1);
       this.periodNs = periodNs;
       this.clock = clock;
-      this.part = part;
+      Object.assign(this, { part, basePart });
       this.step = jvmprof.heatStep(this.duration);
       this.columns = Math.max(1, Math.ceil(this.duration / this.step - LEAST_COLUMN));
       this.cells = times.slots(this.step / ROWS, this.columns * ROWS, chosen, threadKinds);
@@ -122,9 +122,9 @@
         context.fillStyle = jvmprof.heatColour(heat);
         context.fillRect(Math.floor(cell / ROWS) * x, LOAD + 4 + (cell % ROWS) * ROW, Math.max(1, x - 0.3), ROW - 0.3);
       }
-      // The one that is being chosen, or that was.
-      const part = this.drawnPart();
-      if (part) jvmprof.drawPart(context, part.map((time) => (time / this.step) * x), HEIGHT);
+      // The one that is being chosen, or that was, and what that is compared with.
+      const parts = [this.basePart, this.drawnPart()].filter(Boolean);
+      for (const part of parts) jvmprof.drawPart(context, part.map((time) => (time / this.step) * x), HEIGHT);
       this.drawAxes(y, width);
     }
 

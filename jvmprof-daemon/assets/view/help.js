@@ -12,7 +12,7 @@
     ["← → ↑ ↓", "in the graph: move between frames"],
     ["Enter", "in the graph: zoom to the frame"],
     ["Shift ← →", "in the collector's timeline: choose a part, which Enter shows"],
-    ["m", "in the graph: the frame's menu, as by the right mouse button"],
+    ["m", "in the graph, or on a function of the table: its menu, as by the right mouse button"],
     ["u", "undo the last focus, hide, merge or expand"],
     ["i", "root on top or at the bottom"],
     ["r", "fold recursion"],

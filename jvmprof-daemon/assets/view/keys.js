@@ -23,7 +23,7 @@
     else if (event.key === "c" && !view.sides) next(view, "colour", jvmprof.COLOURINGS);
     else if (event.key === "n" && view.sides) next(view, "by", jvmprof.NORMALISATIONS);
     else if (event.key === "u") view.edits.undo();
-    else if (event.key === "s") view.toggleSandwich();
+    else if (event.key === "s") jvmprof.toggleSandwich(view);
     else if (event.key === "1") view.change({ view: "flame" });
     else if (event.key === "2") view.change({ view: "both" });
     else if (event.key === "3") view.change({ view: "table" });

@@ -1,4 +1,4 @@
-// A frame's menu: what can be done with it, by mouse or keys.
+// The menu of a frame, or of a function of the table: what can be done with it, by mouse or keys.
 "use strict";
 
 (function (jvmprof) {
@@ -16,21 +16,35 @@
     return top.hasCallersBelow ? names.reverse() : names;
   };
 
+  /// Copies a text by selecting it. Browsers give pages `navigator.clipboard` only with TLS or from
+  /// this machine.
+  function copySelected(text) {
+    const back = document.activeElement;
+    const field = element("textarea.clipboard-text.unseen", { "aria-hidden": "true", tabindex: "-1" });
+    field.value = text;
+    document.body.append(field);
+    field.focus({ preventScroll: true });
+    field.select();
+    const isCopied = document.execCommand("copy");
+    back?.focus?.({ preventScroll: true });
+    field.remove();
+    return isCopied;
+  }
+
   /// Puts a text on the clipboard, and promises what to say of it.
   jvmprof.copyText = async function (text) {
-    try {
-      await navigator.clipboard.writeText(text);
-      return "Copied.";
-    } catch {
-      return `The browser doesn't let this page copy: ${text}`;
-    }
+    const isWritten = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+    if (isWritten || copySelected(text)) return "Copied.";
+    return `The browser doesn't let this page copy: ${text}`;
   };
 
-  /// What can be done with a node: `[[title, action]]`. `act` has `zoom(node)`, `edit(text)`,
+  /// What can be done with a node, or with a function of the table, `{name, fn}`, which has neither
+  /// a place in a graph nor a stack: `[[title, action]]`. `act` has `zoom(node)`, `edit(text)`,
   /// `search(text)`, `sandwich(name)` and `copy(text)`.
   function entries(node, act) {
     const { fn } = node;
-    const all = [["Zoom to it", () => act.zoom(node)]];
+    const isInGraph = node.parent !== undefined;
+    const all = isInGraph ? [["Zoom to it", () => act.zoom(node)]] : [];
     if (!jvmprof.isCode(fn)) return all;
     const { name } = fn;
     all.push(
@@ -46,15 +60,13 @@
       if (packageName) all.push([`Only stacks with package ${packageName}`, () => act.edit(`only:${packageName}.*`)]);
       if (packageName) all.push([`Merge package ${packageName} into callers`, () => act.edit(`merge:${packageName}.*`)]);
     }
-    all.push(
-      ["Search it", () => act.search(`"${name}"`)],
-      ["Copy name", () => act.copy(name)],
-      ["Copy stack", () => act.copy(jvmprof.stackOf(node).join("\n"))],
-    );
+    all.push(["Search it", () => act.search(`"${name}"`)], ["Copy name", () => act.copy(name)]);
+    if (isInGraph) all.push(["Copy stack", () => act.copy(jvmprof.stackOf(node).join("\n"))]);
     return all;
   }
 
-  /// Shows the menu of a node at a place of the window; gives the focus back when it closes.
+  /// Shows the menu of a node or function at a place of the window; gives the focus back when it
+  /// closes.
   jvmprof.showMenu = function (node, x, y, act) {
     document.querySelector(".frame-menu")?.close();
     const back = document.activeElement;

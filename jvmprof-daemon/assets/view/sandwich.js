@@ -70,9 +70,10 @@
   /// The pane with both trees: callers above, growing upwards, callees below.
   class Sandwich {
     /// `onFocus(node or null)` gets what is pointed at in either graph, `onMenu(node, x, y, zoom)`
-    /// whose menu the user asks for and what zooms to a node of the same graph.
-    constructor({ onClose, onFocus, onMenu }) {
-      Object.assign(this, { onFocus, onMenu });
+    /// whose menu the user asks for and what zooms to a node of the same graph, `onZoom(zooms)`
+    /// what is zoomed to in both, as the address has it (see state.js).
+    constructor({ onClose, onFocus, onMenu, onZoom }) {
+      Object.assign(this, { onFocus, onMenu, onZoom });
       this.title = element("span.sandwich-title");
       const close = element("button.tool", { type: "button", title: "Close callers and callees (s)", "aria-label": "Close callers and callees", onclick: onClose }, icon("close"));
       this.scrollers = { callers: element("div.scroller.sandwich-part"), callees: element("div.scroller.sandwich-part") };
@@ -91,17 +92,25 @@
     /// The two graphs, made when they are first needed.
     graphs() {
       if (!this.flames) {
-        const { callers, callees } = this.scrollers;
-        this.flames = { callers: this.graph(callers, "Callers"), callees: this.graph(callees, "Callees") };
+        this.flames = { callers: this.graph("callers", "Callers"), callees: this.graph("callees", "Callees") };
         this.flames.callers.rootOnTop = false;
       }
       return this.flames;
     }
 
-    graph(scroller, name) {
+    graph(which, name) {
       const { onFocus } = this;
-      const onMenu = (node, x, y) => this.onMenu(node, x, y, (to) => flame.zoomToNode(to));
-      const flame = new jvmprof.Flame(scroller, { onFocus, onZoom: () => {}, onMenu, name });
+      const onZoom = (node) => {
+        this.zooms[which] = node ? jvmprof.drawnHash(node) : "";
+        const { callers, callees } = this.zooms;
+        this.onZoom(callers || callees ? `${callers}-${callees}` : "");
+      };
+      const zoom = (node) => {
+        flame.zoomToNode(node);
+        onZoom(flame.zoomed && node);
+      };
+      const onMenu = (node, x, y) => this.onMenu(node, x, y, zoom);
+      const flame = new jvmprof.Flame(this.scrollers[which], { onFocus, onZoom, onMenu, name });
       return flame;
     }
 
@@ -123,8 +132,10 @@
       for (const flame of Object.values(this.flames ?? {})) flame.find(search);
     }
 
-    /// Draws what the tree of the data has of the function.
-    draw(root, name, data, { measure, comparison, colours }) {
+    /// Draws what the tree of the data has of the function, with the zooms of the address.
+    draw(root, name, zooms, data, { measure, comparison, colours }) {
+      const [callers = "", callees = ""] = zooms.split("-");
+      this.zooms = { callers, callees };
       const trees = name ? jvmprof.sandwich(root, name) : null;
       this.node.hidden = !name;
       for (const flame of Object.values(this.flames ?? {})) flame.leave();
@@ -135,7 +146,10 @@
       for (const [which, flame] of Object.entries(this.graphs())) {
         Object.assign(flame, { measure, comparison, colours });
         flame.scroller.hidden = !trees;
-        if (trees) flame.draw(trees[which], root.value);
+        if (!trees) continue;
+        flame.draw(trees[which], root.value);
+        const zoomed = this.zooms[which] && jvmprof.drawnNode(trees[which], this.zooms[which]);
+        if (zoomed) flame.zoomToNode(zoomed);
       }
     }
 
@@ -144,6 +158,22 @@
       return `${measure.number(value)}, ${format.share(value, root.value)}`;
     }
   }
+
+  /// Shows the callers and callees of the function that is pointed at, zoomed or chosen in a
+  /// ProfileView. Where some are shown, goes on to the function that is pointed at among them, or
+  /// else back.
+  jvmprof.toggleSandwich = function (view) {
+    const { sandwich, search, view: panes } = view.state;
+    if (sandwich) {
+      const next = view.sandwich.pointedAt()?.name ?? sandwich;
+      return view.showCallersOf(next === sandwich ? "" : next);
+    }
+    const inGraph = (view.flame.pointedAt() ?? view.zoomedNode)?.name;
+    const inTable = /^"(.+)"$/.exec(search)?.[1];
+    const name = panes === "table" ? inTable ?? inGraph : inGraph ?? inTable;
+    if (name !== undefined && name !== view.tree?.name) view.showCallersOf(name);
+    else view.status.textContent = "Zoom to a frame, point at one, or choose a function in the table: then its callers and callees are shown.";
+  };
 
   jvmprof.Sandwich = Sandwich;
 })(globalThis.jvmprof);

@@ -1,5 +1,6 @@
 // The table of functions, sortable: own samples, those with the JVM and the kernel, samples with
-// callees. A row's name searches it, and it opens to its lines and to how it ran.
+// callees. A row's name searches it and has a menu, and the row opens to its lines and to how it
+// ran.
 "use strict";
 
 (function (jvmprof) {
@@ -24,13 +25,15 @@
   const breakable = (beforeAfter) => beforeAfter.replaceAll(" ", "\u00a0").replace("\u00a0→\u00a0", " → ");
 
   class TopTable {
-    /// `onChoose(fn)` gets the function that was clicked.
-    constructor(scroller, onChoose) {
-      this.onChoose = onChoose;
+    /// `onChoose(fn)` gets the function that was clicked, `onSort(sort)` what the user sorts by, as
+    /// the address has it, `onMenu({name, fn}, x, y)` of which function the user asks for the menu.
+    constructor(scroller, { onChoose, onSort, onMenu }) {
+      Object.assign(this, { onChoose, onSort, onMenu });
       this.sort = { column: "self", descending: true };
       this.search = null;
       this.rows = [];
       this.open = new Set();
+      this.functionOf = new WeakMap();
       this.comparison = null;
       this.colours = new jvmprof.Colours();
       this.body = element("tbody");
@@ -43,19 +46,30 @@
     }
 
     header(column, title, what) {
-      const button = element("button", { type: "button", title: `${what}. Click to sort`, onclick: () => this.sortBy(column) }, title);
+      const button = element("button", { type: "button", title: `${what}. Click to sort`, onclick: () => this.clickHeader(column) }, title);
       return element(`th.${column}`, { scope: "col" }, button);
     }
 
-    sortBy(column) {
-      const same = this.sort.column === column;
-      this.sort = { column, descending: same ? !this.sort.descending : column !== "name" };
+    /// Numbers are usually sorted from the largest one, names from A.
+    clickHeader(column) {
+      const { column: at, descending } = this.sort;
+      const isUsual = descending === (column !== "name");
+      this.onSort(`${at === column && isUsual ? "-" : ""}${column}`);
+    }
+
+    /// Sorts as the address says (see state.js). Without a choice, rows are sorted by what a method
+    /// cost with all that was done for it; the column of own samples is that where there is none.
+    sortBy(sort) {
+      const [, reversed, chosen] = /^(-?)(.*)$/.exec(sort);
+      const cost = this.hasAttributed ? "attributed" : "self";
+      const column = chosen === "" || chosen === "attributed" ? cost : chosen;
+      this.sort = { column, descending: (column === "name") === (reversed === "-") };
       this.refresh();
     }
 
-    /// Shows these rows; `seen`: functions there are, listed or not. `hasAttributed`: own samples
-    /// don't have those of the JVM and the kernel already.
-    draw(rows, { total, seen, hasAttributed }) {
+    /// Shows these rows, sorted as the address says; `seen`: functions there are, listed or not.
+    /// `hasAttributed`: own samples don't have those of the JVM and the kernel already.
+    draw(rows, { total, seen, hasAttributed, sort }) {
       this.total = total;
       this.seen = seen;
       this.rows = rows;
@@ -63,10 +77,9 @@
       this.headers.attributed.hidden = !hasAttributed;
       this.nameUnit();
       this.table.classList.toggle("compared", this.comparison !== null);
-      if (!hasAttributed && this.sort.column === "attributed") this.sort.column = "self";
       const open = new Set([...this.open].map((fn) => fn.name));
       this.open = new Set(rows.filter(({ name }) => open.has(name)).map(({ fn }) => fn));
-      this.refresh();
+      this.sortBy(sort);
     }
 
     /// Names the unit of compared numbers in the heads, where it isn't in the cells.
@@ -108,7 +121,9 @@
     show(count) {
       this.shown = count;
       if (!this.sorted) return;
+      const focused = this.focused();
       this.body.replaceChildren(...this.sorted.slice(0, count).flatMap((row) => this.rowsOf(row)));
+      if (focused) this.focus(focused);
       if (!this.sorted.length) {
         const text = this.search ? "No function of the table matches the search." : "No samples.";
         this.body.append(element("tr", {}, element("td.none", { colspan: String(1 + this.columns().length) }, text)));
@@ -121,6 +136,34 @@
         left > 0
           ? `Show more (${format.count(left)} left)`
           : `${format.count(cut)} lighter functions aren't listed`;
+    }
+
+    /// The function whose row has the focus, and which of its buttons; null if none has.
+    focused() {
+      const button = this.body.contains(document.activeElement) ? document.activeElement : null;
+      return button && { fn: this.functionOf.get(button.closest("tr")), button: button.className };
+    }
+
+    /// Gives the focus back to what had it before rows were made anew.
+    focus({ fn, button }) {
+      const rows = [...this.body.rows];
+      // Newer data has another function of this name.
+      const of = (row) => this.functionOf.get(row);
+      const row = rows.find((it) => of(it) === fn) ?? rows.find((it) => of(it)?.name === fn.name);
+      row?.querySelector(`button.${button}`)?.focus({ preventScroll: true });
+    }
+
+    /// The menu of a function, below its row.
+    key(event, fn) {
+      if ((event.key !== "m" && event.key !== "ContextMenu") || event.ctrlKey || event.metaKey || event.altKey) return;
+      const { left, bottom } = event.currentTarget.getBoundingClientRect();
+      this.menu(event, fn, left + 30, bottom);
+    }
+
+    menu(event, fn, x, y) {
+      if (!jvmprof.isCode(fn)) return;
+      event.preventDefault();
+      this.onMenu({ name: fn.name, fn }, x, y);
     }
 
     /// A function's row, and those of its lines if it is open.
@@ -142,11 +185,19 @@
       const ofWhat = hottest ? `\nThe share is that of its ${by === "total" ? "samples with all that it calls" : "own work"}` : "";
       const name = element(
         "button.function",
-        { type: "button", title: `${fn.name}\n${where}${ofWhat}\nClick to search`, onclick: () => this.onChoose(fn) },
+        {
+          type: "button",
+          title: `${fn.name}\n${where}${ofWhat}\nClick to search; right mouse button or m for its menu`,
+          onclick: () => this.onChoose(fn),
+          oncontextmenu: (event) => this.menu(event, fn, event.clientX, event.clientY),
+        },
         element("span.function-name", {}, ...jvmprof.nameParts(fn).map((part) => element("span", {}, part))),
         where ? element("span.where", {}, where) : null,
       );
-      return element("tr", {}, element("td.name", {}, element("div.name-line", {}, this.opener(row, isOpen), swatch, name)), ...this.columns().map((column) => this.cell(row, column)));
+      const cells = [element("td.name", {}, element("div.name-line", {}, this.opener(row, isOpen), swatch, name)), ...this.columns().map((column) => this.cell(row, column))];
+      const node = element("tr", { onkeydown: (event) => this.key(event, fn) }, ...cells);
+      this.functionOf.set(node, fn);
+      return node;
     }
 
     /// The button that opens a row; room for one where there is nothing to open.
@@ -161,8 +212,7 @@
     toggle(row) {
       if (!this.open.delete(row.fn)) this.open.add(row.fn);
       this.show(this.shown);
-      const at = this.sorted.indexOf(row);
-      [...this.body.querySelectorAll("tr:not(.detail)")][at]?.querySelector("button.opener")?.focus();
+      this.focus({ fn: row.fn, button: "opener" });
     }
 
     details(row) {

@@ -11,11 +11,12 @@
   const MOST_TARGETS = 60;
 
   /// What of the state makes another tree.
-  const DRAWN_BY = ["fold", "frames", "edits", "part", "by"];
+  const DRAWN_BY = ["fold", "frames", "edits", "part", "basePart", "by"];
 
   /// What of the state the browser's way back goes through, one by one.
-  const GONE_BACK_FROM = ["edits", "part", "sandwich"];
+  const GONE_BACK_FROM = ["edits", "part", "basePart", "sandwich"];
 
+  const ONE_PART = "Choose the part to compare with this one: drag over the load or the heatmap, or use keys there.";
   const NOT_THERE = "The frame that this address zooms to has no samples here.";
 
   class ProfileView {
@@ -32,7 +33,11 @@
         onZoom: (node) => this.zoom(node),
         onMenu: (node, x, y) => this.menu(node, x, y),
       });
-      this.table = new jvmprof.TopTable(this.tableScroller, (fn) => this.chooseFunction(fn));
+      this.table = new jvmprof.TopTable(this.tableScroller, {
+        onChoose: (fn) => this.chooseFunction(fn),
+        onSort: (sort) => this.change({ sort }),
+        onMenu: (of, x, y) => this.menu(of, x, y),
+      });
       this.colours = this.table.colours = this.flame.colours;
       this.comparison = null;
       this.found = null;
@@ -71,15 +76,16 @@
       this.framesSelect = this.select("Which frames", jvmprof.FRAMES, (frames) => this.change({ frames }));
       this.colourSelect = this.select("What colours mean", jvmprof.COLOURINGS, (colour) => this.change({ colour }));
       this.bySelect = this.select("What is compared", jvmprof.NORMALISATIONS, (by) => this.change({ by }));
-      this.edits = new jvmprof.EditChips((edits) => this.change({ edits }), () => this.change({ part: null }));
+      this.edits = new jvmprof.EditChips((edits) => this.change({ edits }), (parts) => this.change(parts));
       this.activityBar = new jvmprof.ActivityBar((kind, keys) => this.chooseAmong(kind, keys));
-      this.heatmap = new jvmprof.Heatmap((part) => this.change({ part }));
+      this.heatmap = new jvmprof.Heatmap((part) => this.change(part ? { part } : { part, basePart: null }));
       this.pauseLane = new jvmprof.PauseLane();
-      this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => this.toggleSandwich());
+      this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => jvmprof.toggleSandwich(this));
       this.sandwich = new jvmprof.Sandwich({
-        onClose: () => this.change({ sandwich: "" }),
+        onClose: () => this.showCallersOf(""),
         onFocus: (node) => this.showStatus(node),
         onMenu: (node, x, y, zoom) => this.menu(node, x, y, zoom),
+        onZoom: (sandwichZoom) => this.change({ sandwichZoom }),
       });
       this.flameScroller = element("div.scroller.flame-scroller");
       this.tableScroller = element("div.scroller.table-scroller");
@@ -95,7 +101,7 @@
           element("div.tools", {}, this.resetButton, this.directionButton, this.foldButton, this.sandwichButton),
           element("label.select.frames", { title: "All frames; Java's only; or the application's, with calls within the JDK as one frame (j)" }, this.framesSelect),
           element("label.select", { title: "What the colours of frames mean (c)" }, this.colourSelect),
-          element("label.select", { title: "Shares of all samples, or time per time (n)" }, this.bySelect),
+          element("label.select", { title: "Shares of all samples, or time per time (n)", hidden: true }, this.bySelect),
           this.figures,
         ),
         this.heatmap.node,
@@ -142,8 +148,7 @@
     show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
-      Object.assign(this, { sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads });
-      this.applySwitches();
+      Object.assign(this, { givenSides: sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads });
       this.whole = data;
       this.showUnfetched();
     }
@@ -155,18 +160,26 @@
       this.drawTree();
     }
 
-    /// Shows the whole or the chosen part of it as it was before anything was fetched, which may
-    /// be again then: what is below a frame is that of a part.
+    /// Shows the whole or the chosen part of it, or two parts beside each other, as it was before
+    /// anything was fetched, which may be again then: what is below a frame is that of a part.
     showUnfetched() {
       this.asked = new Set();
-      this.part = this.times ? this.state.part : null;
-      const { whole, part } = this;
-      this.showData(part ? this.times.part(whole, jvmprof.functions(whole), part) : whole);
+      const { whole, times } = this;
+      const { part, basePart } = times ? this.state : { part: null, basePart: null };
+      Object.assign(this, { part, basePart, sides: this.givenSides });
+      if (!part) return this.showData(whole);
+      const functions = jvmprof.functions(whole);
+      if (!basePart) return this.showData(times.part(whole, functions, part));
+      const { data, sides } = times.compared(whole, functions, [basePart, part], this.periodNs);
+      this.sides = sides;
+      this.showData(data);
     }
 
     drawTree() {
-      if (this.times && String(this.state.part) !== String(this.part)) return this.showUnfetched();
-      const { part } = this;
+      const { part, basePart } = this;
+      if (this.times && String([this.state.part, this.state.basePart]) !== String([part, basePart])) return this.showUnfetched();
+      this.colourSelect.parentElement.hidden = Boolean(this.sides);
+      this.bySelect.parentElement.hidden = !this.sides;
       const { fold, frames, colour, by } = this.state;
       const edits = this.state.edits.map(jvmprof.parseEdit).filter(Boolean);
       const comparison = this.sides && new jvmprof.Comparison(this.sides, by, this.unit);
@@ -179,8 +192,8 @@
       const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) };
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.edits.show(edits, part && jvmprof.partText(part, this.clock), frames, Boolean(this.data.nodes.activity?.length));
-      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, clock: this.clock, part, chosen, threadKinds });
+      this.edits.show(edits, { part, basePart, clock: this.clock }, frames, Boolean(this.data.nodes.activity?.length));
+      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, clock: this.clock, part, basePart, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.whole.total });
       this.flame.draw(root, root.value);
@@ -215,23 +228,23 @@
       const isWhole = this.state.frames === "all" && !isPart;
       const rows = isWhole ? counted : this.rowsOfTree(counted, isPart);
       const seen = isWhole ? data.top.seen : rows.length;
-      this.table.draw(rows, { total: this.shown.total, seen, hasAttributed: hasJava && this.state.frames === "all" });
+      const { frames, sort } = this.state;
+      this.table.draw(rows, { total: this.shown.total, seen, hasAttributed: hasJava && frames === "all", sort });
     }
 
     rowsOfTree(counted, isPart) {
       const rows = jvmprof.functionRows(this.tree);
-      const { lineCounts } = this.shown;
-      if (lineCounts && !this.isEdited) return jvmprof.withPartLines(rows, lineCounts);
+      if (this.shown.lineCounts && !this.isEdited) return jvmprof.withPartLines(rows, this.shown);
       return jvmprof.withLines(rows, counted, isPart);
     }
 
-    /// The menu of a frame; `zoom(node)` zooms to one in its graph.
+    /// The menu of a frame, or of a function of the table; `zoom(node)` zooms to one in its graph.
     menu(node, x, y, zoom = (to) => this.zoomTo(to)) {
       jvmprof.showMenu(node, x, y, {
         zoom,
         edit: (text) => this.change({ edits: [...this.state.edits.filter((it) => it !== text), text] }),
         search: (text) => this.setSearch(text),
-        sandwich: (name) => this.change({ sandwich: name }),
+        sandwich: (name) => this.showCallersOf(name),
         copy: async (text) => (this.status.textContent = await jvmprof.copyText(text)),
       });
     }
@@ -277,8 +290,9 @@
       if (this.state.zoom && index < 0 && !this.canFetch()) this.showNotices(NOT_THERE);
     }
 
+    /// What is below a frame of two parts would be that of one.
     canFetch() {
-      return Boolean(this.fetchSubtrees);
+      return Boolean(this.fetchSubtrees) && !this.basePart;
     }
 
     /// Fetches what is below these nodes, if something of it was pruned or they aren't known.
@@ -309,28 +323,18 @@
 
     // Callers and callees
 
-    /// Shows those of the function that is pointed at, zoomed or chosen. Where some are shown, goes
-    /// on to the function that is pointed at among them, or else back.
-    toggleSandwich() {
-      const { sandwich, view } = this.state;
-      if (sandwich) {
-        const next = this.sandwich.pointedAt()?.name ?? sandwich;
-        return this.change({ sandwich: next === sandwich ? "" : next });
-      }
-      const inGraph = (this.flame.pointedAt() ?? this.zoomedNode)?.name;
-      const inTable = /^"(.+)"$/.exec(this.state.search)?.[1];
-      const name = view === "table" ? inTable ?? inGraph : inGraph ?? inTable;
-      if (name !== undefined && name !== this.tree?.name) this.change({ sandwich: name });
-      else this.status.textContent = "Zoom to a frame, point at one, or choose a function in the table: then its callers and callees are shown.";
+    /// Shows those of the function with this name; without a name the graph again.
+    showCallersOf(name) {
+      this.change({ sandwich: name, sandwichZoom: "" });
     }
 
     showSandwich() {
-      const { sandwich, view } = this.state;
+      const { sandwich, sandwichZoom, view } = this.state;
       const focused = document.activeElement;
       if (sandwich) this.flame.leave();
       this.main.classList.toggle("has-sandwich", sandwich !== "");
       this.sandwichButton.setAttribute("aria-pressed", String(sandwich !== ""));
-      this.sandwich.draw(this.tree, sandwich, this.data, this.flame);
+      this.sandwich.draw(this.tree, sandwich, sandwichZoom, this.data, this.flame);
       this.findInSandwich();
       // The focus of a graph that goes is that of what comes.
       if (sandwich && focused === this.flame.holder) this.focusGraph();
@@ -357,6 +361,7 @@
       const pruned = { shares, mostLacking: this.mostLacking, isAll, canFetch: this.canFetch() };
       jvmprof.showNotices(this.notice, {
         zoom: text,
+        parts: this.basePart && String(this.basePart) === String(this.part) ? ONE_PART : null,
         comparison: this.comparison?.notice(),
         frames: jvmprof.framesNotice(this.state.frames, this.tree, share),
         pruned: jvmprof.prunedNotice(this.shown, pruned),
@@ -424,6 +429,7 @@
         if (before.rootOnTop !== this.state.rootOnTop) this.flame.setRootOnTop(this.state.rootOnTop);
         if (before.search !== this.state.search) this.search();
         if (before.colour !== this.state.colour) this.recolour();
+        if (before.sort !== this.state.sort) this.table.sortBy(this.state.sort);
       }
       this.onState(changes, GONE_BACK_FROM.some((name) => before[name] !== this.state[name]));
     }
@@ -452,8 +458,6 @@
       this.framesSelect.value = frames;
       this.colourSelect.value = colour;
       this.bySelect.value = by;
-      this.colourSelect.parentElement.hidden = Boolean(this.sides);
-      this.bySelect.parentElement.hidden = !this.sides;
       this.main.dataset.view = view;
       for (const button of this.views.children) {
         button.setAttribute("aria-pressed", String(button.dataset.view === view));
@@ -480,7 +484,7 @@
     }
 
     escape() {
-      if (this.state.sandwich) this.change({ sandwich: "" });
+      if (this.state.sandwich) this.showCallersOf("");
       else this.flame.resetZoom();
     }
   }

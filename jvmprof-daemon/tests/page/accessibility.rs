@@ -134,6 +134,7 @@ fn axe_finds_nothing_wrong_with_the_collectors_page() {
         for view in [
             "",
             "?timeline=activities",
+            "?timeline=lines",
             "?timeline=seconds&match=comm=java&range=5m",
             // Not all samples have times here, which a notice says.
             "?timeline=seconds&range=5m&frames=app",

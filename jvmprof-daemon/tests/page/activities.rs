@@ -267,6 +267,86 @@ fn the_collectors_timeline_is_stacked_by_what_jvms_do() {
     assert_eq!(browser.complaints, [""; 0]);
 }
 
+const TIMELINE_LABEL: &str = "document.getElementById('timeline').getAttribute('aria-label')";
+
+/// Chooses what the collector's timeline shows.
+fn choose_timeline(what: &str) -> String {
+    format!(
+        "(() => {{ const of = document.querySelector('[aria-label=\"What the timeline shows\"]'); of.value = '{what}'; of.dispatchEvent(new Event('change')) }})()"
+    )
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_timeline_has_a_line_for_each_program_over_one_scale_from_which_keys_choose() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill_busy(&store, Duration::from_secs(540), 40);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &server.url);
+    let lines = "document.querySelectorAll('.bars polyline').length";
+    let names = "[...document.querySelectorAll('.line-name')].map((it) => it.innerText.trim())";
+    assert_eq!((browser.evaluate(lines), browser.evaluate(names)), (0.into(), serde_json::json!([])));
+    browser.evaluate(&choose_timeline("lines"));
+    assert_eq!(browser.evaluate(lines), 2);
+    assert_eq!(browser.evaluate(names), serde_json::json!(["java", "postgres"]));
+    assert_eq!(browser.evaluate("document.querySelectorAll('.bars .slot').length"), 0);
+    // Higher is more, by one scale: the most of each stands where the label says.
+    let tops = browser.evaluate(
+        "[...document.querySelectorAll('.bars polyline')].map((it) => Math.min(...it.getAttribute('points').split(' ').map((point) => Number(point.split(',')[1]))))",
+    );
+    let tops: [f64; 2] = serde_json::from_value(tops).unwrap();
+    let mosts = browser.evaluate(
+        "jvmprof.page.timeline.groups.map(({ samples }) => jvmprof.page.timeline.rate.of(Math.max(...samples), jvmprof.page.timeline.step))",
+    );
+    let mosts: [f64; 2] = serde_json::from_value(mosts).unwrap();
+    let heights = tops.map(|top| 90.0 - top);
+    let expected = heights[0] * mosts[1] / mosts[0];
+    assert!(heights[0] > 40.0 && (heights[1] - expected).abs() < 0.2, "{tops:?} of {mosts:?}");
+    assert!(
+        browser.evaluate("document.querySelector('.scale').innerText").as_str().unwrap().contains("CPUs")
+    );
+    let colours = "[...document.querySelectorAll('.bars polyline')].map((it) => getComputedStyle(it).stroke)";
+    let swatches = "[...document.querySelectorAll('.line-name .swatch')].map((it) => getComputedStyle(it).backgroundColor)";
+    assert_eq!(browser.evaluate(colours), browser.evaluate(swatches));
+    let said = browser.evaluate(TIMELINE_LABEL);
+    for part in ["CPUs by group from ", " Lines, ", "java 0.", ", postgres 0."] {
+        assert!(said.as_str().unwrap().contains(part), "{part} in {said}");
+    }
+    let url = browser.evaluate("location.href");
+    assert!(url.as_str().unwrap().contains("timeline=lines"), "{url}");
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        visit(&mut browser, url.as_str().unwrap());
+        assert_eq!(browser.evaluate(lines), 2);
+        assert_all_is_reachable(&mut browser, width, "lines");
+        picture(&mut browser, &format!("lines-{width}-{scheme}"));
+    }
+
+    browser.resize(1440, 900);
+    visit(&mut browser, url.as_str().unwrap());
+    browser.evaluate("document.getElementById('timeline').focus()");
+    for _ in 0..60 {
+        browser.press("ArrowLeft");
+    }
+    let hint = browser.evaluate("document.querySelector('.timeline-hint').innerText");
+    for part in [" CPUs · java 0.", ", postgres 0.", "Shift and arrows"] {
+        assert!(hint.as_str().unwrap().contains(part), "{part} in {hint}");
+    }
+    for _ in 0..20 {
+        browser.press_with_shift("ArrowLeft");
+    }
+    browser.press("Enter");
+    browser.wait_for("location.search.includes('from=')");
+    browser.wait_for(IDLE);
+    assert_eq!(browser.evaluate(lines), 2);
+    browser.evaluate(&choose_timeline(""));
+    assert_eq!((browser.evaluate(lines), browser.evaluate(names)), (0.into(), serde_json::json!([])));
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
 #[test]
 #[ignore = "needs Chromium"]
 fn the_timeline_is_a_heatmap_of_programs_or_of_jvm_time_from_which_a_drag_chooses() {
@@ -278,22 +358,16 @@ fn the_timeline_is_a_heatmap_of_programs_or_of_jvm_time_from_which_a_drag_choose
     visit(&mut browser, &server.url);
     let rows = "[...document.querySelectorAll('.row-name[text-anchor=start]')].map((it) => it.textContent)";
     assert_eq!(browser.evaluate(rows), serde_json::json!([]));
-    let choose = |heat: &str| {
-        format!(
-            "(() => {{ const of = document.querySelector('[aria-label=\"What the timeline shows\"]'); of.value = '{heat}'; of.dispatchEvent(new Event('change')) }})()"
-        )
-    };
-    let label = "document.getElementById('timeline').getAttribute('aria-label')";
-    let bars = browser.evaluate(label);
+    let bars = browser.evaluate(TIMELINE_LABEL);
     assert!(bars.as_str().unwrap().starts_with("CPUs from "), "{bars}");
-    browser.evaluate(&choose("groups"));
+    browser.evaluate(&choose_timeline("groups"));
     assert_eq!(browser.evaluate(rows), serde_json::json!(["java", "postgres"]));
-    let said = browser.evaluate(label);
-    for part in ["CPUs by group from ", "java 0.", ", postgres 0."] {
+    let said = browser.evaluate(TIMELINE_LABEL);
+    for part in ["CPUs by group from ", " Rows, ", "java 0.", ", postgres 0."] {
         assert!(said.as_str().unwrap().contains(part), "{part} in {said}");
     }
     assert!(browser.evaluate("location.search").as_str().unwrap().contains("timeline=groups"));
-    browser.evaluate(&choose("activities"));
+    browser.evaluate(&choose_timeline("activities"));
     assert_eq!(browser.evaluate(rows), serde_json::json!(ALL));
     let url = browser.evaluate("location.href");
     for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {

@@ -199,7 +199,8 @@ fn empty_states_say_what_to_do() {
     let server = Server::start(std::sync::Arc::clone(&store), ReadLimits::default());
     let mut browser = Browser::start(1280, 800);
     browser.open(&server.url);
-    browser.wait_for("document.querySelector('.empty')?.innerText.includes('jvmprof daemon --remote-store-address http://127.0.0.1:')");
+    let command = format!("sudo jvmprof daemon --collector-address {}", &server.url["http://".len()..]);
+    browser.wait_for(&format!("document.querySelector('.empty pre')?.innerText === '{command}'"));
     picture(&mut browser, "collector-empty");
     let old = SystemTime::now() - Duration::from_secs(7_200);
     push(&store, &window(old, Duration::from_secs(10), 50, Shape::Program, &mut Numbers::new(5)));

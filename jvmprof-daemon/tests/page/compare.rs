@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::export::collector::ReadLimits;
 use jvmprof_daemon::profile::diff_page::{compare, write_diff_page};
-use jvmprof_daemon::profile::model::{Batch, Sample};
+use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Sample};
 use jvmprof_daemon::profile::pprof::for_file;
 use jvmprof_daemon::profile::recording_page::RecordingTitle;
 
 use crate::browser::Browser;
-use crate::data::{Numbers, Shape, window};
+use crate::data::{Numbers, Shape, kernel_for_line, window};
 use crate::server::{Server, open, push};
 use crate::widths::{WIDTHS, assert_all_is_reachable};
 use crate::{IDLE, count_clicks, picture, visit};
@@ -23,14 +23,24 @@ fn usual(start: SystemTime, seed: u64) -> Batch {
     window(start, WINDOW, 4_000, Shape::Program, &mut Numbers::new(seed))
 }
 
-/// The same load and something new, which is this function's.
-fn with_regression(start: SystemTime) -> (Batch, String) {
+/// What is new in a load.
+struct Regression {
+    /// The function in which its samples end.
+    leaf: String,
+    /// The Java method that they are attributed to.
+    java: String,
+}
+
+/// The same load and something new.
+fn with_regression(start: SystemTime) -> (Batch, Regression) {
     let mut batch = usual(start, 2);
     let stack = &batch.series[0].samples[3].frames;
-    let name = stack[0].lines[0].name.to_string();
+    let name = |frame: &Frame| frame.lines[0].name.to_string();
+    let java = stack.iter().find(|frame| frame.kind == FrameKind::Java).unwrap();
+    let grown = Regression { leaf: name(&stack[0]), java: name(java) };
     let more = Sample::of_events(stack.clone(), 800, 800 * 10_101_010);
     batch.series[0].samples.push(more);
-    (batch, name)
+    (batch, grown)
 }
 
 fn write(before: &Batch, after: &Batch, path: &Path) -> String {
@@ -41,8 +51,9 @@ fn write(before: &Batch, after: &Batch, path: &Path) -> String {
     format!("file://{}", path.display())
 }
 
-/// The function whose own samples, with the JVM's, grew most.
-const MOST_GROWN: &str = "(() => { jvmprof.view.table.sort = { column: 'self', descending: true }; jvmprof.view.table.refresh(); return jvmprof.view.table.sorted[0].name })()";
+/// The function whose own samples grew most.
+const MOST_GROWN: &str =
+    "(() => { jvmprof.view.change({ sort: 'self' }); return jvmprof.view.table.sorted[0].name })()";
 
 const HUE: &str = "((d) => /^hsl\\((\\d+) (\\d+)%/.exec(jvmprof.view.flame.fill(d)))";
 
@@ -71,7 +82,7 @@ fn assert_has_both_times(browser: &mut Browser, sides: &str, width: u32) {
 #[ignore = "needs Chromium"]
 fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
     let folder = tempfile::tempdir().unwrap();
-    let (after, grown) = with_regression(SystemTime::now());
+    let (after, Regression { leaf: grown, .. }) = with_regression(SystemTime::now());
     let url = write(&usual(SystemTime::now(), 1), &after, &folder.path().join("d.html"));
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &format!("{url}#view=both"));
@@ -164,13 +175,69 @@ fn what_is_said_of_a_comparison_is_a_line_that_opens() {
     assert_eq!(browser.complaints, [""; 0]);
 }
 
+/// Points at the button with this text, which may be hidden where it is narrow, and clicks.
+fn click_button(browser: &mut Browser, buttons: &str, text: &str) {
+    let button = format!(
+        "[...document.querySelectorAll('{buttons}')].find((it) => it.textContent.trim().startsWith('{text}'))"
+    );
+    browser.wait_for(&format!("Boolean({button})"));
+    browser.point(&button, true);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_line_that_costs_most_and_what_changed_since_yesterday_are_at_most_three_clicks_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let now = SystemTime::now() - Duration::from_secs(60);
+    for (start, seed, new) in [(now - Duration::from_secs(24 * 3_600), 1, 0), (now, 2, 600)] {
+        let mut batch = window(start, WINDOW, 2_000, Shape::Program, &mut Numbers::new(seed));
+        let samples = &mut batch.series[0].samples;
+        samples.push(kernel_for_line("com.acme.shop.basket.Basket.price", 57, 900));
+        if new > 0 {
+            samples.push(kernel_for_line("com.acme.shop.depot.Depot.count", 23, new));
+        }
+        push(&store, &batch);
+    }
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    let first = "document.querySelector('.top tbody td.name')";
+    let is_first = |function: &str, line: &str| {
+        format!(
+            "{first}.checkVisibility() && {first}.innerText.includes('{function}') && {first}.innerText.includes('{line}')"
+        )
+    };
+    for width in [1440, 1280, 800] {
+        browser.resize(width, 900);
+        visit(&mut browser, &server.url);
+        count_clicks(&mut browser);
+        // Beside the graph there is room for the table, which is a click away without.
+        let is_there = browser.evaluate(&format!("{first}.checkVisibility()")).as_bool().unwrap();
+        assert_eq!(is_there, width > 1_000, "at {width}");
+        if is_there {
+            click_button(&mut browser, ".legend button", "Application");
+        } else {
+            click_button(&mut browser, ".segments button", "Table");
+        }
+        browser.wait_for(&is_first("Basket.price", "Basket.java:57 100 %"));
+        click_button(&mut browser, "header button", "Compare");
+        click_button(&mut browser, ".menu-row", "A day before");
+        browser.wait_for("Boolean(jvmprof.view.comparison)");
+        browser.wait_for(IDLE);
+        browser.wait_for(&is_first("Depot.count", "Depot.java:23 100 %"));
+        assert!(browser.evaluate("clicks").as_u64().unwrap() <= 3, "at {width}");
+        picture(&mut browser, &format!("compare-three-clicks-{width}"));
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
 #[test]
 #[ignore = "needs Chromium"]
 fn the_collector_compares_with_yesterday_and_with_other_labels() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let now = SystemTime::now() - Duration::from_secs(60);
-    let (after, grown) = with_regression(now);
+    let (after, Regression { java: grown, .. }) = with_regression(now);
     push(&store, &usual(now - Duration::from_secs(24 * 3_600), 1));
     push(&store, &after);
     let server = Server::start(store, ReadLimits::default());
@@ -191,7 +258,7 @@ fn the_collector_compares_with_yesterday_and_with_other_labels() {
     browser.wait_for(IDLE);
     assert!(browser.evaluate("location.search").as_str().unwrap().contains("base=1d"));
     assert_eq!(browser.evaluate("document.querySelector('.top .function-name').textContent"), grown);
-    let change = browser.evaluate("document.querySelector('.top tbody td.samples').className");
+    let change = browser.evaluate("document.querySelectorAll('.top tbody td.samples')[1].className");
     assert_eq!(change, "samples change more-than", "by more than chance");
     assert_eq!(browser.evaluate("clicks"), 2);
     let url = browser.evaluate("location.href");

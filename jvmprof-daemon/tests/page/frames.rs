@@ -176,6 +176,46 @@ fn keys_and_the_menu_act_on_callers_and_callees() {
 
 #[test]
 #[ignore = "needs Chromium"]
+fn the_address_keeps_zooms_among_callers_and_callees_of_a_function() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &format!("{}#sandwich={POOL}", page(&folder)));
+    let zooms =
+        "Object.values(jvmprof.view.sandwich.flames).map((flame) => flame.zoomed?.data.name ?? '').join()";
+    assert_eq!(browser.evaluate(zooms), ",");
+    let callee = browser.evaluate(&format!("({CALLEES}.zoomTo({CALLEE}), {CALLEES}.zoomed.data.name)"));
+    let callee = callee.as_str().unwrap();
+    assert_eq!(browser.evaluate("location.hash.includes('szoom=-')"), true);
+    let caller = browser.evaluate(
+        "(({ callers }) => (callers.zoomTo(callers.root.children[0]), callers.zoomed.data.name))(jvmprof.view.sandwich.flames)",
+    );
+    let caller = caller.as_str().unwrap();
+    let both = format!("{caller},{callee}");
+    let url = browser.evaluate("location.href");
+    browser.open("about:blank");
+    visit(&mut browser, url.as_str().unwrap());
+    assert_eq!(browser.evaluate(zooms), both);
+    // Other colours draw it anew.
+    browser.press("c");
+    browser.wait_for("location.hash.includes('colour=')");
+    assert_eq!(browser.evaluate(zooms), both);
+    browser.evaluate(&format!("({CALLEES}.holder.focus(), 0)"));
+    browser.press("Escape");
+    browser.wait_for(&format!("{zooms} === '{caller},'"));
+    assert_eq!(browser.evaluate("/szoom=[0-9a-f]{16}-(&|$)/.test(location.hash)"), true);
+    // Another function's have none, until one goes back.
+    browser.evaluate(&format!("({CALLEES}.setCursor({CALLEE}), 0)"));
+    browser.press("s");
+    browser.wait_for(&has_title(callee));
+    assert_eq!(browser.evaluate("location.hash.includes('szoom=')"), false);
+    assert_eq!(browser.evaluate(zooms), ",");
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("{} && {zooms} === '{caller},'", has_title(POOL)));
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
 fn a_package_of_the_jdk_is_expanded_in_the_applications_view() {
     let folder = tempfile::tempdir().unwrap();
     let mut browser = Browser::start(1440, 900);

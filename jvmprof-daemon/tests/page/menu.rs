@@ -1,5 +1,6 @@
 //! A frame's menu: what it takes out of the profile, and back; colours.
 
+mod table_rows;
 mod touch;
 
 use std::time::{Duration, SystemTime};

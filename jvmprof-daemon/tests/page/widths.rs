@@ -13,11 +13,11 @@ use crate::{IDLE, picture, visit};
 pub(crate) const WIDTHS: [u32; 3] = [1440, 800, 420];
 
 /// The controls of a part of the page that can't be clicked: cut at the side, covered, or outside
-/// what can be scrolled to.
+/// what can be scrolled to. Of the table's rows, which are alike, the first ones are enough.
 const UNREACHABLE: &str = r#"((part) => {
   const wrong = [];
   for (const control of part.querySelectorAll('button, select, input, a, summary')) {
-    if (!control.checkVisibility() || control.disabled || control.closest('tr, .popover')) continue;
+    if (!control.checkVisibility() || control.disabled || control.closest('tbody tr:nth-child(n + 21), .popover')) continue;
     control.scrollIntoView({ block: 'center' });
     const box = control.getBoundingClientRect();
     const hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
@@ -130,6 +130,38 @@ fn the_collectors_controls_can_be_reached_at_every_width() {
     browser.evaluate("(jvmprof.page.change({ from: 1, to: Date.now() }), 0)");
     browser.wait_for("document.querySelector('.error')?.innerText.includes('longer than 400 days')");
     look_at_every_width(&mut browser, "collector-error", "document", "0");
+}
+
+/// Of the open panel: pixels between it and its button above, those that both have in common from
+/// left to right, and those to the left, right and bottom of the window.
+const PANEL: &str = "(() => { const panel = document.querySelector('.popover.menu:not([hidden])'); \
+const [own, button] = [panel, panel.previousElementSibling].map((it) => it.getBoundingClientRect()); \
+const common = Math.min(own.right, button.right) - Math.max(own.left, button.left); \
+return [own.top - button.bottom, common, own.left, innerWidth - own.right, innerHeight - own.bottom] })()";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn panels_open_inside_the_window_below_their_buttons_at_every_width() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill(&store, Duration::from_secs(300), Shape::Program, 20);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    for width in WIDTHS {
+        browser.resize(width, 900);
+        for name in ["Compare", "Custom", "Add filter", "comm = java"] {
+            visit(&mut browser, &format!("{}/?match=comm=java", server.url));
+            browser.evaluate(&format!(
+                "[...document.querySelectorAll('.holder > button')].find((it) => it.textContent.trim() === '{name}').click()"
+            ));
+            let panel: [f64; 5] = serde_json::from_value(browser.evaluate(PANEL)).unwrap();
+            let [below, common, inside @ ..] = panel;
+            let is_near = (0.0..60.0).contains(&below) && common > 0.0;
+            assert!(is_near && inside.iter().all(|pixels| *pixels >= 0.0), "{name} at {width}: {panel:?}");
+            picture(&mut browser, &format!("widths-panel-{}-{width}", &name[..3]));
+        }
+    }
+    assert_eq!(browser.complaints, [""; 0]);
 }
 
 #[test]

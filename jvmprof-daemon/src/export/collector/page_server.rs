@@ -40,13 +40,15 @@ pub(super) const HEALTH_PATH: &str = "/healthz";
 const PAGE: Asset = asset!("collector.html");
 
 /// Files that only this page has.
-const OWN: [Asset; 8] = [
+const OWN: [Asset; 10] = [
     asset!("controls.js"),
     asset!("labels.js"),
     asset!("timeline.js"),
     asset!("timeline_heat.js"),
+    asset!("timeline_lines.js"),
     asset!("seconds.js"),
     asset!("compare_controls.js"),
+    asset!("empty_state.js"),
     asset!("collector.js"),
     asset!("icon.svg"),
 ];

@@ -30,16 +30,43 @@ test("how a profile is looked at survives its address", () => {
     by: "time",
     edits: ["only:acme.Shop.*", "hide:acme.Cart.add&x=1", "expand:java.util.*"],
     part: [1500, 2500],
+    basePart: [0, 750],
+    sort: "-total",
+    sandwichZoom: "8249cb6c9e044f9f-0123456789abcdef",
   };
   const query = new URLSearchParams();
   jvmprof.writeViewState(query, state);
   assert.deepEqual(jvmprof.readViewState(new URLSearchParams(String(query))), state);
 });
 
+test("a part is compared with another one, the whole with none", () => {
+  const read = (query) => jvmprof.readViewState(new URLSearchParams(query));
+  assert.deepEqual(read("part=5-9&base_part=1-3").basePart, [1, 3]);
+  for (const wrong of ["base_part=1-3", "part=9-5&base_part=1-3", "part=5-9&base_part=3-1", "part=5-9"]) assert.equal(read(wrong).basePart, null, wrong);
+  const query = new URLSearchParams();
+  jvmprof.writeViewState(query, { part: null, basePart: [1, 3] });
+  assert.equal(String(query), "");
+});
+
+test("callers, callees or both may be zoomed", () => {
+  const read = (query) => jvmprof.readViewState(new URLSearchParams(query)).sandwichZoom;
+  const one = "8249cb6c9e044f9f";
+  for (const zoom of [`${one}-`, `-${one}`, `${one}-${one}`]) assert.equal(read(`sandwich=a&szoom=${zoom}`), zoom);
+  for (const wrong of ["", "-", one, "callers", `${one}-x`, `${one}-${one}-`]) assert.equal(read(`sandwich=a&szoom=${wrong}`), "", wrong);
+});
+
 test("an address without choices is empty, and wrong ones choose nothing", () => {
   const query = new URLSearchParams();
-  jvmprof.writeViewState(query, jvmprof.readViewState(new URLSearchParams("frames=toString&zoom=main&view=x&colour=toString&by=x&edit=drop:x&part=9-3")));
+  jvmprof.writeViewState(query, jvmprof.readViewState(new URLSearchParams("frames=toString&zoom=main&view=x&colour=toString&by=x&edit=drop:x&part=9-3&sort=total-&sandwich=&szoom=-8249cb6c9e044f9f")));
   assert.equal(String(query), "");
+});
+
+test("graph and table are both shown at first where they stand beside each other", () => {
+  const views = [1440, 1280, 1001, 1000, 420].map((width) => {
+    globalThis.innerWidth = width;
+    return jvmprof.firstViewState().view;
+  });
+  assert.deepEqual(views, ["both", "both", "both", "flame", "flame"]);
 });
 
 test("ticks of the timeline stand at round times", () => {

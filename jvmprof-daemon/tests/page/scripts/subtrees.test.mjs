@@ -17,6 +17,20 @@ test("the hash of a path is the one that the collector computes", () => {
   assert.equal(hashes.indexOf("0000000000000000"), -1);
 });
 
+test("a node of a drawn tree has a hash by which it is found again", () => {
+  const stacks = [["main;a;x", 5], ["main;b;x", 3], ["main;b;b", 1]];
+  const [root, again] = [built(treeOf(stacks)), built(treeOf(stacks.toReversed()))];
+  const nodes = (of) => of.children.flatMap((node) => [node, ...nodes(node)]);
+  const hashes = nodes(root).map(jvmprof.drawnHash);
+  assert.equal(new Set(hashes).size, 6);
+  for (const node of nodes(root)) {
+    const found = jvmprof.drawnNode(again, jvmprof.drawnHash(node));
+    assert.deepEqual(jvmprof.drawnHash(found), jvmprof.drawnHash(node));
+    assert.deepEqual([found.name, found.parent.name, found.value], [node.name, node.parent.name, node.value]);
+  }
+  assert.equal(jvmprof.drawnNode(root, "0000000000000000"), null);
+});
+
 test("what was pruned below a node is replaced by what is there", () => {
   const whole = treeOf([["main;a;x", 5], ["main;a;pruned:[pruned]", 4], ["main;b", 3]]);
   const below = treeOf([["main;a;x", 5], ["main;a;y;z", 3], ["main;a;w", 1]]);

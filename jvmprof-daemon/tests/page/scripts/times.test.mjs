@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load, paths, treeOf } from "./load.mjs";
 
-const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/subtrees.js", "tree/edits.js", "tree/rows.js", "tree/times.js", "view/time_chart.js", "view/heatmap.js");
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/subtrees.js", "tree/edits.js", "tree/rows.js", "tree/compare.js", "tree/times.js", "view/time_chart.js", "view/heatmap.js");
 
 // As in `profile/call_tree/tests/times.rs`, of the nodes below.
 const TIMES = { nodes: [2, 1, 3], lines: [7, 9, 1], samples: Buffer.from([4, 1, 1, 0, 0xc3, 1, 2, 100, 0, 0xbc, 5, 0]).toString("base64") };
@@ -22,9 +22,27 @@ test("a part has its own tree and lines", () => {
   const part = new jvmprof.SampleTimes(TIMES).part(DATA, functions, [5, 301]);
   const { root } = jvmprof.buildTree(part, functions);
   assert.deepEqual(paths(root), { "acme.A.run": [3, 0], "acme.A.run;memcpy": [2, 2], "acme.A.run;acme.A.rare": [1, 1] });
-  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), part.lineCounts);
+  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), part);
   const lines = Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed }) => [line, attributed])]));
   assert.deepEqual(lines, { "acme.A.run": [[7, 2]], memcpy: [], "acme.A.rare": [[1, 1]] });
+});
+
+test("two parts are compared by the samples, lines and lengths of both", () => {
+  const functions = jvmprof.functions(DATA);
+  const { data, sides } = new jvmprof.SampleTimes(TIMES).compared(DATA, functions, [[0, 6], [200, 400]], 10_000_000);
+  assert.deepEqual(sides, [
+    { period_ns: 10_000_000, duration_ns: 6e6, events: 2, total: 2 },
+    { period_ns: 10_000_000, duration_ns: 200e6, events: 2, total: 2 },
+  ]);
+  assert.deepEqual([data.base, data.total], [2, 2]);
+  const comparison = new jvmprof.Comparison(sides, "share", "samples");
+  const { root } = jvmprof.buildTree(data, functions, { comparison });
+  const [run] = root.children;
+  const below = run.children.map(({ name, sides }) => [name, sides]);
+  assert.deepEqual([run.sides, below], [[2, 2], [["memcpy", [1, 1]], ["acme.A.rare", [0, 1]]]]);
+  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), data);
+  const lines = Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed, base }) => [line, base.attributed, attributed])]));
+  assert.deepEqual(lines, { "acme.A.run": [[7, 1, 1], [9, 1, 0]], memcpy: [], "acme.A.rare": [[1, 0, 1]] });
 });
 
 test("what is below a frame of a part takes the place of what was pruned there", () => {
@@ -39,7 +57,7 @@ test("what is below a frame of a part takes the place of what was pruned there",
   const { root } = jvmprof.buildTree(merged, jvmprof.functions(merged));
   assert.deepEqual(paths(root), { "acme.A.run": [3, 0], "acme.A.run;memcpy": [2, 2], "acme.A.run;acme.A.rare": [1, 1] });
   // The line of what was pruned isn't one of the frame above it.
-  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), merged.lineCounts);
+  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), merged);
   const lines = Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed }) => [line, attributed])]));
   assert.deepEqual(lines, { "acme.A.run": [[7, 2]], memcpy: [], "acme.A.rare": [] });
 });

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::export::collector::ReadLimits;
 
-use super::TOTAL;
+use super::{IN_PARTS, SIDES, TOTAL};
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::server::{Server, millis, open, push};
@@ -97,5 +97,38 @@ fn a_part_of_the_collectors_time_is_chosen_by_sub_seconds() {
     assert_eq!(browser.evaluate("location.search.includes('part=')"), false);
     browser.evaluate("(jvmprof.page.change({ range: '1h' }), 0)");
     browser.wait_for("document.querySelector('#message')?.innerText.includes('at most 15 minutes')");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn two_parts_of_the_collectors_time_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let (length, mut numbers) = (Duration::from_secs(10), Numbers::new(3));
+    let begin = SystemTime::now() - Duration::from_secs(60);
+    for start in [begin, begin + length] {
+        push(&store, &window(start, length, 3_000, Shape::Program, &mut numbers));
+    }
+    let server = Server::start(store, ReadLimits { nodes: 1_000, ..ReadLimits::default() });
+    let mut browser = Browser::start(1440, 900);
+    let range = format!("from={}&to={}&timeline=seconds", millis(begin), millis(begin) + 20_000);
+    let parts = "part=12000-19000&base_part=0-4500";
+    visit(&mut browser, &format!("{}/?match=comm=java&{range}&{parts}", server.url));
+    let sides = browser.evaluate(SIDES);
+    assert_eq!(sides, browser.evaluate(IN_PARTS));
+    assert!(sides[0].as_u64() > Some(0) && sides[1].as_u64() > Some(0), "{sides}");
+    assert_eq!(browser.evaluate("document.querySelectorAll('.edits .chip-remove').length"), 2);
+    picture(&mut browser, "collector-seconds-compared");
+    // What was pruned below a frame could be had of one part alone: it stays.
+    browser.evaluate(
+        "(globalThis.asked = 0, globalThis.first = fetch, globalThis.fetch = (...of) => (asked++, first(...of)), \
+         jvmprof.view.zoomTo(jvmprof.view.tree.children[0]), 0)",
+    );
+    assert_eq!((browser.evaluate("asked"), browser.evaluate(SIDES)), (0.into(), sides));
+    // Another time has other parts.
+    browser.evaluate("(jvmprof.page.change({ range: '15m' }), 0)");
+    browser.wait_for(IDLE);
+    assert_eq!(browser.evaluate("/part=/.test(location.search) || Boolean(jvmprof.view.comparison)"), false);
     assert_eq!(browser.complaints, [""; 0]);
 }

@@ -68,6 +68,76 @@ fn a_part_of_a_recording_is_chosen_in_its_heatmap() {
     assert_eq!(browser.complaints, [""; 0]);
 }
 
+/// Samples of both sides of a comparison of two parts, and those that were taken in each.
+const SIDES: &str = "jvmprof.view.comparison.sides.map(({ total }) => total)";
+const IN_PARTS: &str = "['basePart', 'part'].map((name) => jvmprof.view.state[name]).map(([from, to]) => jvmprof.view.times.from(to) - jvmprof.view.times.from(from))";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn two_parts_of_a_recording_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(20), 6_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let all = browser.evaluate(TOTAL);
+    browser.open("about:blank");
+    visit(&mut browser, &format!("{url}#part=0-5000"));
+    browser.point(
+        "[...document.querySelectorAll('.edits button')].find((it) => it.innerText === 'Compare with another part')",
+        true,
+    );
+    let notices = "document.querySelector('.notices').textContent";
+    browser.wait_for(&format!("{notices}.includes('Choose the part to compare with this one')"));
+    let heat = browser.evaluate("(() => { const b = document.querySelector('.heat').getBoundingClientRect(); return [b.x, b.y, b.width] })()");
+    let at = |share: f64| {
+        [heat[0].as_f64().unwrap() + heat[2].as_f64().unwrap() * share, heat[1].as_f64().unwrap() + 20.0]
+    };
+    browser.drag(at(0.5), at(0.75));
+    browser.wait_for("jvmprof.view.state.part[0] > 5_000");
+    assert_eq!(browser.evaluate(&format!("{notices}.includes('Choose the part')")), false);
+    let sides = browser.evaluate(SIDES);
+    assert_eq!(sides, browser.evaluate(IN_PARTS));
+    assert!(sides[0].as_u64() > sides[1].as_u64(), "there is more in the first half: {sides}");
+    let chips =
+        browser.evaluate("[...document.querySelectorAll('.edits .chip-text')].map((it) => it.innerText)");
+    assert_eq!(chips[0], "before: 0 s – 5 s");
+    assert!(chips[1].as_str().unwrap().starts_with("after: "), "{chips}");
+    // By share most is the same; by time there is less of everything.
+    let coloured = "[...document.querySelectorAll('.top tbody td:is(.more-than, .less-than)')].length";
+    let by_share = browser.evaluate(coloured);
+    browser.press("n");
+    browser.wait_for("location.hash.includes('by=time')");
+    assert!(browser.evaluate(coloured).as_u64() > by_share.as_u64());
+    // What fell most is the last.
+    browser.evaluate(
+        "(jvmprof.view.change({ sort: '-attributed' }), document.querySelector('button.opener').click(), 0)",
+    );
+    browser.wait_for("[...document.querySelectorAll('.top tr.detail')].some((it) => /\\.java:\\d+.* → /s.test(it.textContent))");
+    let compared = browser.evaluate("location.href");
+    assert!(compared.as_str().unwrap().contains("base_part=0-5000"), "{compared}");
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        browser.open("about:blank");
+        visit(&mut browser, compared.as_str().unwrap());
+        assert_eq!(browser.evaluate(SIDES), sides, "the address says all of it");
+        assert_all_is_reachable(&mut browser, width, "two parts");
+        picture(&mut browser, &format!("times-compared-{width}-{scheme}"));
+    }
+
+    browser.evaluate("document.querySelector('.edits .chip-remove').click()");
+    browser.wait_for(&format!("!jvmprof.view.comparison && {TOTAL} === {}", sides[1]));
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("String(jvmprof.view.comparison && {SIDES}) === '{},{}'", sides[0], sides[1]));
+    browser.evaluate("document.querySelector('.heatmap').focus()");
+    browser.press("Escape");
+    browser.wait_for(&format!("!jvmprof.view.comparison && {TOTAL} === {all}"));
+    assert_eq!(browser.evaluate("location.hash.includes('part=')"), false);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
 /// A JVM that was followed for 20 s, with two pauses.
 fn shop(marks: Vec<PauseMark>) -> PauseLane {
     PauseLane {
