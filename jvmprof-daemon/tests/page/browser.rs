@@ -224,6 +224,13 @@ impl Browser {
         self.mouse("mouseReleased", &json!(to));
     }
 
+    /// Has the mouse do something (`mouseMoved`, `mousePressed`, `mouseReleased`) at a place in the
+    /// window.
+    #[allow(dead_code, reason = "the bench measures, tests don't")]
+    pub(crate) fn mouse_at(&mut self, kind: &str, place: [f64; 2]) {
+        self.mouse(kind, &json!(place));
+    }
+
     fn mouse(&mut self, kind: &str, place: &Value) {
         let buttons = u8::from(kind != "mouseReleased");
         let button = if kind == "mouseMoved" { "none" } else { "left" };
@@ -240,7 +247,8 @@ impl Browser {
         std::fs::write(path, png).expect("the picture is written");
     }
 
-    /// What the page itself complained of. Chromium complains of each answer that is no success, too.
+    /// Returns what the page itself complained of: Chromium also does of each answer that is no
+    /// success.
     pub(crate) fn complaints_of_the_page(&self) -> Vec<&str> {
         let complaints = self.complaints.iter().map(String::as_str);
         complaints.filter(|it| !it.starts_with("\"Failed to load resource: ")).collect()
