@@ -213,5 +213,14 @@ fn colours_are_by_kind_package_or_how_methods_ran() {
         }
     }
     assert!(browser.evaluate(legend).as_str().unwrap().starts_with("interpreted, C1, C2, inlined"));
+    // The callers of a zoomed frame are faded, but for their names.
+    let alphas = browser.evaluate(&format!(
+        "(() => {{ const {{ prototype }} = CanvasRenderingContext2D; const {{ fillText }} = prototype; const alphas = []; \
+         prototype.fillText = function (...of) {{ alphas.push(this.globalAlpha); return fillText.apply(this, of) }}; \
+         jvmprof.view.flame.showZoomed({}, true); prototype.fillText = fillText; return alphas }})()",
+        frame("CoyoteAdapter.service")
+    ));
+    let alphas = alphas.as_array().unwrap();
+    assert!(alphas.len() > 5 && alphas.iter().all(|alpha| *alpha == 1), "{alphas:?}");
     assert_eq!(browser.complaints, [""; 0]);
 }
