@@ -30,7 +30,7 @@
       this.touch = new jvmprof.FlameTouch(this.holder, (event) => this.menu(event));
       this.marks = { hover: element("div.frame-mark.hover", { hidden: true }), cursor: element("div.frame-mark.cursor", { hidden: true }) };
       scroller.append(this.holder);
-      document.body.append(this.tip);
+      document.querySelector("main").append(this.tip);
       this.canvas = new jvmprof.FlameCanvas(scroller, this.holder, (box) => ({ colour: this.fill(box), isFound: box.highlight }));
       this.holder.append(this.marks.hover, this.marks.cursor);
       this.rootOnTop = this.canvas.rootOnTop = true;

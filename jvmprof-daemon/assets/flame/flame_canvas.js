@@ -138,11 +138,13 @@
       if (to - from < NARROWEST) return;
       box.colour ??= this.look(box);
       const { colour, isFound } = box.colour;
-      context.globalAlpha = box.isCaller ? 0.55 : 1;
+      context.globalAlpha = box.isCaller && !isFound ? 0.55 : 1;
       context.fillStyle = colour;
       context.fillRect(from, top, to - from - Math.min(0.7, (to - from) / 4), ROW - 0.8);
       const room = to - from - 2 * PADDING;
       if (room < LEAST_ROOM) return;
+      // A name can be read on its own colour, and on a faded one.
+      context.globalAlpha = 1;
       context.fillStyle = isFound ? "#fff" : text;
       context.fillText(fitted(box.data.fn, room), from + PADDING, top + ROW / 2, room);
     }

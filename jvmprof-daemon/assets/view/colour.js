@@ -23,6 +23,8 @@
     C1: [45, 78, 68, 36],
     C2: [145, 52, 66, 34],
     inlined: [176, 44, 68, 34],
+    // Beside these ways in which methods ran, the stubs' own colour is that of C1.
+    stubBesideWays: [272, 44, 79, 42],
     other: [230, 6, 82, 33],
   };
   /// By the number of what a JVM's samples were taken in.
@@ -46,12 +48,42 @@
     return (value >>> 8) / 0x1000000;
   }
 
+  /// The luminance that a frame may have in dark, so that its name in `--frame-text` has the
+  /// contrast of 4.5 that WCAG asks for.
+  const MOST_LUMINANCE = 0.163;
+
+  /// WCAG's relative luminance.
+  function luminance(hue, saturation, lightness) {
+    const [s, l] = [saturation / 100, lightness / 100];
+    const part = (n) => {
+      const k = (n + hue / 30 + 12) % 12;
+      const value = l - s * Math.min(l, 1 - l) * Math.max(-1, Math.min(k - 3, 9 - k, 1));
+      return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    };
+    return 0.2126 * part(0) + 0.7152 * part(8) + 0.0722 * part(4);
+  }
+
+  const mostLightnesses = new Map();
+
+  /// The most lightness in dark: yellow is brighter than blue of the same.
+  function mostLightness(hue, saturation) {
+    const key = `${hue} ${saturation}`;
+    if (!mostLightnesses.has(key)) {
+      let most = 60;
+      while (luminance(hue, saturation, most) > MOST_LUMINANCE) most -= 0.5;
+      mostLightnesses.set(key, most);
+    }
+    return mostLightnesses.get(key);
+  }
+
   function hsl([hue, saturation, light, darkLightness], shade, muted) {
     const dark = jvmprof.theme.isDark();
     const aside = muted ? (dark ? -9 : 9) : 0;
     const lightness = (dark ? darkLightness : light) + (shade - 0.5) * (dark ? 9 : 11) + aside;
     const grey = muted ? 0.22 : dark ? 0.8 : 1;
-    return `hsl(${(hue + (shade - 0.5) * 12).toFixed(0)} ${(saturation * grey).toFixed(0)}% ${lightness.toFixed(1)}%)`;
+    const of = [Math.round(hue + (shade - 0.5) * 12), Math.round(saturation * grey)];
+    const shown = dark ? Math.min(lightness, mostLightness(...of)) : lightness;
+    return `hsl(${of[0]} ${of[1]}% ${shown.toFixed(1)}%)`;
   }
 
   const kindOf = (fn) => (fn.isJdk ? "jdk" : fn.kind);
@@ -103,7 +135,7 @@
       if (this.by === "package" && fn.kind === "java") return hsl(packageColour(packageName(fn)), shade, muted);
       if (this.by === "how") {
         const isWay = fn.kind === "java" ? mainHow(how) : fn.kind;
-        const colour = { native: COLOURS.native, kernel: COLOURS.kernel, stub: COLOURS.stub }[isWay] ?? COLOURS[fn.kind === "java" ? isWay : "other"];
+        const colour = { native: COLOURS.native, kernel: COLOURS.kernel, stub: COLOURS.stubBesideWays }[isWay] ?? COLOURS[fn.kind === "java" ? isWay : "other"];
         return hsl(colour ?? COLOURS.other, shade, muted);
       }
       return hsl(COLOURS[kindOf(fn)], shade, muted);
@@ -115,7 +147,7 @@
       const entry = (key, name, search) => ({ colour: hsl(COLOURS[key], 0.5, false), name, search });
       if (this.by === "how") {
         const ways = ["interpreted", "C1", "C2", "inlined"].map((name) => entry(name, name, null));
-        return [...ways, entry("native", "native", "kind:native"), entry("stub", "JVM stub", "kind:stub"), entry("kernel", "Kernel", "kind:kernel")];
+        return [...ways, entry("native", "native", "kind:native"), entry("stubBesideWays", "JVM stub", "kind:stub"), entry("kernel", "Kernel", "kind:kernel")];
       }
       if (this.by === "package") {
         return heaviestPackages(rows).map((name) => ({ colour: hsl(packageColour(name), 0.5, false), name, search: `package:${name}` }));

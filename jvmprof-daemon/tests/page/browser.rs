@@ -192,6 +192,23 @@ impl Browser {
         self.call("Input.dispatchTouchEvent", &json!({"type": "touchEnd", "touchPoints": []}));
     }
 
+    /// Draws a finger from one place to another, in window coordinates, and takes it away there.
+    pub(crate) fn touch_drag(&mut self, from: [f64; 2], to: [f64; 2]) {
+        // By many small moves: of the first ones a browser sees whether it is to scroll.
+        let steps = ((to[0] - from[0]).hypot(to[1] - from[1]) / 8.0).ceil().max(1.0);
+        let at = |step: f64, axis: usize| from[axis] + (to[axis] - from[axis]) * step / steps;
+        let point = |step: f64| json!([{"x": at(step, 0), "y": at(step, 1)}]);
+        let start = json!({"type": "touchStart", "touchPoints": point(0.0)});
+        self.call("Input.dispatchTouchEvent", &start);
+        for step in 1..=steps as u32 {
+            let event = json!({"type": "touchMove", "touchPoints": point(f64::from(step))});
+            self.call("Input.dispatchTouchEvent", &event);
+        }
+        // What is let go while it moves goes on by itself.
+        thread::sleep(Duration::from_millis(200));
+        self.call("Input.dispatchTouchEvent", &json!({"type": "touchEnd", "touchPoints": []}));
+    }
+
     fn middle(&mut self, element: &str) -> Value {
         self.evaluate(&format!(
             "(() => {{ const b = ({element}).getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] }})()"
@@ -205,6 +222,13 @@ impl Browser {
         self.mouse("mouseMoved", &json!([(from[0] + to[0]) / 2.0, to[1]]));
         self.mouse("mouseMoved", &json!(to));
         self.mouse("mouseReleased", &json!(to));
+    }
+
+    /// Has the mouse do something (`mouseMoved`, `mousePressed`, `mouseReleased`) at a place in the
+    /// window.
+    #[allow(dead_code, reason = "the bench measures, tests don't")]
+    pub(crate) fn mouse_at(&mut self, kind: &str, place: [f64; 2]) {
+        self.mouse(kind, &json!(place));
     }
 
     fn mouse(&mut self, kind: &str, place: &Value) {
@@ -221,6 +245,13 @@ impl Browser {
         let answer = self.call("Page.captureScreenshot", &json!({"format": "png"}));
         let png = base64(answer["data"].as_str().expect("a picture"));
         std::fs::write(path, png).expect("the picture is written");
+    }
+
+    /// Returns what the page itself complained of: Chromium also does of each answer that is no
+    /// success.
+    pub(crate) fn complaints_of_the_page(&self) -> Vec<&str> {
+        let complaints = self.complaints.iter().map(String::as_str);
+        complaints.filter(|it| !it.starts_with("\"Failed to load resource: ")).collect()
     }
 
     fn call(&mut self, method: &str, parameters: &Value) -> Value {

@@ -239,6 +239,7 @@ fn errors_are_shown_with_a_way_on() {
     drop(server);
     browser.evaluate("jvmprof.page.load()");
     browser.wait_for("document.querySelector('.error')?.innerText.includes('Is it still running?')");
+    assert_eq!(browser.complaints_of_the_page(), [""; 0]);
 }
 
 #[test]

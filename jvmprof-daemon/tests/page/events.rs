@@ -12,7 +12,7 @@ use crate::record::write_all;
 use crate::{picture, visit};
 
 /// A stack that stands for three events.
-fn sampled(event: EventType, start: SystemTime) -> Batch {
+pub(crate) fn sampled(event: EventType, start: SystemTime) -> Batch {
     let frame = |kind, name: &str| {
         Arc::new(Frame { kind, address: None, mapping: None, lines: vec![Line::named(name)] })
     };

@@ -5,7 +5,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that can't go on fails")]
 
-mod accessibility;
 mod activities;
 mod browser;
 mod collector;
@@ -18,6 +17,7 @@ mod record;
 mod server;
 mod table;
 mod times;
+mod views;
 mod widths;
 mod zoom;
 

@@ -168,6 +168,13 @@ fn a_frames_menu_copies_its_name_and_stack_and_filters_by_its_class_and_package(
     assert_eq!(browser.complaints, [""; 0]);
 }
 
+/// How far the graph's pixels at a frame's corner are from the colour that it is said to have.
+const PIXELS_OFF: &str = "((frame) => { const { flame } = jvmprof.view; const canvas = document.querySelector('.flame canvas'); \
+const [area, place] = [canvas.getBoundingClientRect(), flame.place(frame)]; const other = document.createElement('canvas').getContext('2d'); \
+other.fillStyle = flame.fill(frame); other.fillRect(0, 0, 1, 1); const expected = other.getImageData(0, 0, 1, 1).data; \
+const drawn = canvas.getContext('2d').getImageData(Math.round(place.x - area.x) + 2, Math.round(place.y - area.y) + 3, 1, 1).data; \
+return Math.max(...[0, 1, 2, 3].map((at) => Math.abs(drawn[at] - expected[at]))) })";
+
 #[test]
 #[ignore = "needs Chromium"]
 fn colours_are_by_kind_package_or_how_methods_ran() {
@@ -196,9 +203,25 @@ fn colours_are_by_kind_package_or_how_methods_ran() {
         for colour in ["kind", "package", "how"] {
             browser.open("about:blank");
             visit(&mut browser, &format!("{url}#colour={colour}"));
+            for name in ["start_thread", "java.lang.Thread.run", "CoyoteAdapter.service"] {
+                let off = browser.evaluate(&format!("{PIXELS_OFF}({})", frame(name)));
+                assert!(
+                    off.as_u64().is_some_and(|off| off <= 1),
+                    "{name} by {colour} at {width} in {scheme}: {off}"
+                );
+            }
             picture(&mut browser, &format!("colour-{colour}-{width}-{scheme}"));
         }
     }
     assert!(browser.evaluate(legend).as_str().unwrap().starts_with("interpreted, C1, C2, inlined"));
+    // The callers of a zoomed frame are faded, but for their names.
+    let alphas = browser.evaluate(&format!(
+        "(() => {{ const {{ prototype }} = CanvasRenderingContext2D; const {{ fillText }} = prototype; const alphas = []; \
+         prototype.fillText = function (...of) {{ alphas.push(this.globalAlpha); return fillText.apply(this, of) }}; \
+         jvmprof.view.flame.showZoomed({}, true); prototype.fillText = fillText; return alphas }})()",
+        frame("CoyoteAdapter.service")
+    ));
+    let alphas = alphas.as_array().unwrap();
+    assert!(alphas.len() > 5 && alphas.iter().all(|alpha| *alpha == 1), "{alphas:?}");
     assert_eq!(browser.complaints, [""; 0]);
 }

@@ -1,4 +1,5 @@
-//! Both pages in windows of a desktop, half of one, and a telephone, in light and dark.
+//! What can be reached in windows of a desktop, half of one, and a telephone, and how the heads and
+//! the table's bars look there.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,78 +9,43 @@ use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::record::write;
 use crate::server::{Server, fill, millis, open};
-use crate::{IDLE, picture, visit};
+use crate::{picture, visit};
 
 pub(crate) const WIDTHS: [u32; 3] = [1440, 800, 420];
 
 /// The controls of a part of the page that can't be clicked: cut at the side, covered, or outside
-/// what can be scrolled to. Of the table's rows, which are alike, the first ones are enough.
+/// what can be scrolled to. Of the table's rows, which are alike, the first ones are enough. What
+/// stands above the page is a part of its own.
 const UNREACHABLE: &str = r#"((part) => {
   const wrong = [];
+  const isWithin = ({ left, right }) => left >= -0.5 && right <= innerWidth + 0.5;
+  const note = (element, { left, right }) => wrong.push(`${element.outerHTML.slice(0, 90)} at ${Math.round(left)} to ${Math.round(right)}`);
+  if (part !== document && !isWithin(part.getBoundingClientRect())) note(part, part.getBoundingClientRect());
   for (const control of part.querySelectorAll('button, select, input, a, summary')) {
-    if (!control.checkVisibility() || control.disabled || control.closest('tbody tr:nth-child(n + 21), .popover')) continue;
+    if (!control.checkVisibility() || control.disabled) continue;
+    if (part === document && control.closest('tbody tr:nth-child(n + 21), .popover')) continue;
     control.scrollIntoView({ block: 'center' });
     const box = control.getBoundingClientRect();
     const hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
-    const inside = box.left >= -0.5 && box.right <= innerWidth + 0.5;
-    if (!inside || !(hit && (control.contains(hit) || hit.contains(control)))) {
-      wrong.push(`${control.outerHTML.slice(0, 90)} at ${Math.round(box.left)} to ${Math.round(box.right)}`);
-    }
+    if (!isWithin(box) || !(hit && (control.contains(hit) || hit.contains(control)))) note(control, box);
   }
   scrollTo(0, 0);
   return wrong;
 })"#;
 
-pub(crate) fn assert_all_is_reachable(browser: &mut Browser, width: u32, page: &str) {
-    assert_is_reachable(browser, "document", width, page);
-}
-
-fn assert_is_reachable(browser: &mut Browser, part: &str, width: u32, page: &str) {
-    let unreachable = browser.evaluate(&format!("{UNREACHABLE}({part})"));
-    assert_eq!(unreachable, serde_json::json!([]), "{page} at {width}");
+/// Returns what of a part of the page can't be reached in a window of this width.
+pub(crate) fn unreachable_controls(browser: &mut Browser, part: &str, width: u32) -> Vec<String> {
+    let found = browser.evaluate(&format!("{UNREACHABLE}({part})"));
+    let mut wrong: Vec<String> = serde_json::from_value(found).unwrap();
     let scrolled = browser.evaluate("document.documentElement.scrollWidth").as_u64().unwrap();
-    assert!(scrolled <= u64::from(width), "{page} at {width} is {scrolled} wide");
+    if scrolled > u64::from(width) {
+        wrong.push(format!("the page is {scrolled} wide"));
+    }
+    wrong
 }
 
-/// Checks a part of the page as it is in light and dark.
-fn look_in_both_schemes(browser: &mut Browser, part: &str, width: u32, page: &str) {
-    // In the end it is as it was.
-    for scheme in ["dark", "light"] {
-        browser.prefer(scheme);
-        browser.wait_for(&format!("document.documentElement.dataset.theme === '{scheme}'"));
-        assert_is_reachable(browser, part, width, &format!("{page} in {scheme}"));
-        picture(browser, &format!("widths-{page}-{width}-{scheme}"));
-    }
-}
-
-/// The same at every width. `change` is what the page is to do first, in each of them.
-fn look_at_every_width(browser: &mut Browser, page: &str, part: &str, change: &str) {
-    for width in WIDTHS {
-        browser.resize(width, 900);
-        browser.evaluate(&format!("({change}, 0)"));
-        browser.wait_for(IDLE);
-        look_in_both_schemes(browser, part, width, page);
-    }
-}
-
-/// What both pages have beside their first view: Java's frames, callers and callees, and a menu in
-/// the corner of the window.
-fn look_at_further_views(browser: &mut Browser, page: &str) {
-    for (view, change) in [
-        ("java", "{ view: 'both', frames: 'java' }"),
-        ("sandwich", "{ frames: 'all', sandwich: 'com.acme.shop.order.OrderService.total' }"),
-    ] {
-        let change = format!("jvmprof.view.change({change})");
-        look_at_every_width(browser, &format!("{page}-{view}"), "document", &change);
-    }
-    let method =
-        "jvmprof.view.flame.root.descendants().find((d) => d.data.name.endsWith('OrderService.total')).data";
-    browser.evaluate("(jvmprof.view.change({ sandwich: '' }), 0)");
-    let menu = format!("jvmprof.view.menu({method}, innerWidth, innerHeight)");
-    let part = "document.querySelector('.frame-menu')";
-    look_at_every_width(browser, &format!("{page}-menu"), part, &menu);
-    browser.press("Escape");
-    browser.wait_for(&format!("!{part}"));
+pub(crate) fn assert_all_is_reachable(browser: &mut Browser, width: u32, page: &str) {
+    assert_eq!(unreachable_controls(browser, "document", width), [""; 0], "{page} at {width}");
 }
 
 /// Narrower than this, the collector's presets are a list (`style.css`).
@@ -91,24 +57,12 @@ it.offsetWidth && it.offsetHeight).map((it) => { const b = it.getBoundingClientR
 
 #[test]
 #[ignore = "needs Chromium"]
-fn the_collectors_controls_can_be_reached_at_every_width() {
+fn the_heads_are_one_row_but_on_a_telephone() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     fill(&store, Duration::from_secs(300), Shape::Program, 60);
     let server = Server::start(store, ReadLimits::default());
     let mut browser = Browser::start(1440, 900);
-    for width in WIDTHS {
-        browser.resize(width, 900);
-        for view in ["flame", "both", "table"] {
-            visit(&mut browser, &format!("{}/?view={view}&match=comm=java", server.url));
-            look_in_both_schemes(&mut browser, "document", width, &format!("collector-{view}"));
-        }
-    }
-    look_at_further_views(&mut browser, "collector");
-    let nobody = "jvmprof.page.change({ matches: [{ label: 'comm', value: 'nobody', not: false }] })";
-    browser.evaluate(&format!("({nobody}, 0)"));
-    browser.wait_for("document.querySelector('.empty').checkVisibility()");
-    look_at_every_width(&mut browser, "collector-nothing", "document", "0");
     // With a range of one's own: the text that stays whole, and the longest, of other days.
     let now = millis(SystemTime::now());
     let days = |count: i64| now + count * 86_400_000;
@@ -125,11 +79,19 @@ fn the_collectors_controls_can_be_reached_at_every_width() {
             picture(&mut browser, &format!("widths-collector-{}-{width}", &range[..5]));
         }
     }
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(10), 3_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    for width in WIDTHS {
+        browser.resize(width, 900);
+        browser.open("about:blank");
+        visit(&mut browser, &url);
+        assert_all_is_reachable(&mut browser, width, "a recorded page");
+        if width >= 800 {
+            assert_eq!(browser.evaluate(HEAD_ROWS), 1, "the head at {width}");
+        }
+    }
     assert_eq!(browser.complaints, [""; 0]);
-    // The browser complains of the answer, too.
-    browser.evaluate("(jvmprof.page.change({ from: 1, to: Date.now() }), 0)");
-    browser.wait_for("document.querySelector('.error')?.innerText.includes('longer than 400 days')");
-    look_at_every_width(&mut browser, "collector-error", "document", "0");
 }
 
 /// Of the open panel: pixels between it and its button above, those that both have in common from
@@ -161,34 +123,6 @@ fn panels_open_inside_the_window_below_their_buttons_at_every_width() {
             picture(&mut browser, &format!("widths-panel-{}-{width}", &name[..3]));
         }
     }
-    assert_eq!(browser.complaints, [""; 0]);
-}
-
-#[test]
-#[ignore = "needs Chromium"]
-fn a_recorded_pages_controls_can_be_reached_at_every_width() {
-    let folder = tempfile::tempdir().unwrap();
-    let batch =
-        window(SystemTime::now(), Duration::from_secs(10), 3_000, Shape::Program, &mut Numbers::new(1));
-    let url = write(&batch, &folder.path().join("x.html"));
-    let mut browser = Browser::start(1440, 900);
-    for width in WIDTHS {
-        browser.resize(width, 900);
-        for view in ["flame", "both"] {
-            browser.open("about:blank");
-            visit(&mut browser, &format!("{url}#view={view}"));
-            look_in_both_schemes(&mut browser, "document", width, &format!("record-{view}"));
-        }
-        if width >= 800 {
-            assert_eq!(browser.evaluate(HEAD_ROWS), 1, "the head at {width}");
-        }
-    }
-    look_at_further_views(&mut browser, "record");
-    let nothing = "jvmprof.view.change({ view: 'both', edits: ['only:nobody'] })";
-    look_at_every_width(&mut browser, "record-nothing", "document", nothing);
-    assert_eq!(browser.evaluate("jvmprof.view.tree.value"), 0);
-    look_at_every_width(&mut browser, "record-wrong-search", "document", "jvmprof.view.setSearch('/(/')");
-    assert_eq!(browser.evaluate("document.querySelector('.matched').textContent"), "no valid expression");
     assert_eq!(browser.complaints, [""; 0]);
 }
 

@@ -1,5 +1,5 @@
-//! `jvmprof record` from its command line to its files, on real processes and JVMs. Needs root, gcc
-//! and Go.
+//! `jvmprof record` from its command line to its files, on real processes and JVMs. Needs root,
+//! gcc, Go and the JDKs of `JVMPROF_TEST_JDKS`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Workload, compile, jvmprof, record_json, scratch};
+use crate::support::{LOAD, Workload, compile, compile_java, jdks, jvmprof, record_json, scratch};
 
 const RECURSE: &str = r"
 #include <stdlib.h>
@@ -195,6 +195,35 @@ fn a_process_that_ends_during_the_recording_keeps_its_samples() {
     assert!(summary["samples"].as_u64().unwrap() > 20, "{summary}");
     assert!(summary["duration_ms"].as_u64().unwrap() < 30_000, "it ends with its process: {summary}");
     assert_eq!(summary["top"][0]["name"], "leaf", "{summary}");
+}
+
+/// Beside JVMs of other tests, whose programs are called `java`.
+#[test]
+fn a_jvm_is_found_by_the_name_of_its_program_unless_several_have_it() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Load", LOAD);
+    let (_, home) = jdks().into_iter().next_back().unwrap();
+    // The kernel keeps 15 bytes of it.
+    let name = "jvm-found-by-comm";
+    let program = dir.path().join(name);
+    std::os::unix::fs::symlink(home.join("bin/java"), &program).unwrap();
+    let arguments = ["-cp", classes.to_str().unwrap(), "Load", "0"];
+    let load = Workload::start(&program, &arguments);
+    let comm = fs::read_to_string(format!("/proc/{}/comm", load.pid())).unwrap();
+    assert_eq!(comm.trim_end(), &name[..15]);
+    for name in [name, &name[..15]] {
+        let summary = record_json(&["-p", name, "-d", "3s"]);
+        let jvms = summary["jvms"].as_array().unwrap();
+        assert!(jvms.len() == 1 && jvms[0]["pid"] == load.pid(), "{name}: {summary}");
+        assert!(summary["samples"].as_u64().unwrap() > 20, "{name}: {summary}");
+    }
+    let second = Workload::start(&program, &arguments);
+    let output = jvmprof().args(["record", "-p", name, "-d", "1s"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{stderr}");
+    assert!(stderr.contains(&format!("2 processes are called \"{name}\": choose by pid")), "{stderr}");
+    let listed = |pid: u32| stderr.lines().any(|line| line.trim_start().starts_with(&format!("{pid} ")));
+    assert!(listed(load.pid()) && listed(second.pid()), "{stderr}");
 }
 
 #[test]

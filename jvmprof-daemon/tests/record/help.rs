@@ -89,8 +89,56 @@ fn bash_completes_what_its_script_says() {
                echo ${COMPREPLY[@]}";
     let output = Command::new("bash").args(["-c", ask, "ask"]).arg(&script).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "--output", "{output:?}");
+}
+
+/// What stands between two texts, of the first one of each line.
+fn between<'a>(script: &'a str, begin: &str, end: &str) -> Vec<&'a str> {
+    let rests = script.lines().filter_map(|line| line.split_once(begin));
+    rests.filter_map(|(_, rest)| Some(rest.split_once(end)?.0)).collect()
+}
+
+/// The names that a script offers as the program's own commands.
+fn offered_commands<'a>(shell: &str, script: &'a str) -> Vec<&'a str> {
+    if shell == "fish" {
+        return between(script, "-n \"__fish_jvmprof_needs_command\" -f -a \"", "\"");
+    }
+    let (_, rest) = script.split_once("\n_jvmprof_commands() {\n").expect("zsh asks for the commands");
+    let (listed, _) = rest.split_once("\n}").expect("a function ends");
+    between(listed, "'", ":")
+}
+
+/// Returns whether a script offers a long option behind a command.
+fn offers(shell: &str, script: &str, command: &str, option: &str) -> bool {
+    if shell == "fish" {
+        let of_command = format!("-n \"__fish_jvmprof_using_subcommand {command}\"");
+        let options = script.lines().filter(|line| line.contains(&of_command));
+        return options
+            .flat_map(|line| line.split_once(" -l "))
+            .any(|(_, rest)| rest == option || rest.starts_with(&format!("{option} ")));
+    }
+    let (_, rest) = script.split_once(&format!("({command})\n_arguments")).expect("zsh knows the command");
+    let (options, _) = rest.split_once("\n;;").expect("a case ends");
+    [format!("--{option}=["), format!("--{option}[")].iter().any(|text| options.contains(text))
+}
+
+#[test]
+fn zsh_and_fish_are_offered_each_command_and_its_own_options() {
+    let commands = commands();
     for (shell, begin) in [("zsh", "#compdef jvmprof"), ("fish", "# Print an optspec")] {
-        assert!(text_of(&["completions", shell]).starts_with(begin), "{shell}");
+        let script = text_of(&["completions", shell]);
+        assert!(script.starts_with(begin), "{shell}: {script}");
+        let offered = offered_commands(shell, &script);
+        for command in &commands {
+            assert!(offered.contains(&command.as_str()), "{shell}: {command} isn't among {offered:?}");
+            assert!(offers(shell, &script, command, "log-level"), "{shell}: {command}");
+        }
+        let of_one =
+            [("record", "output"), ("top", "once"), ("daemon", "push-interval"), ("collector", "listen")];
+        for (command, option) in of_one {
+            let having: Vec<_> = commands.iter().filter(|it| offers(shell, &script, it, option)).collect();
+            assert!(having.contains(&&command.to_owned()), "{shell}: {option} is one of {having:?}");
+            assert!(having.len() < commands.len(), "{shell}: {option} is one of {having:?}");
+        }
     }
 }
 

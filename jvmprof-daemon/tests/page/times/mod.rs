@@ -2,6 +2,7 @@
 
 mod collector;
 mod pauses;
+mod touch;
 
 use std::time::{Duration, SystemTime};
 
