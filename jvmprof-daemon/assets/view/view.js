@@ -7,8 +7,6 @@
 
   /// Frames that are drawn at most after subtrees were fetched, while nothing is zoomed.
   const MOST_NODES = 60_000;
-  /// Nodes whose subtrees are asked for at once: as many as the collector takes.
-  const MOST_TARGETS = 60;
 
   /// What of the state makes another tree.
   const DRAWN_BY = ["fold", "frames", "edits", "part", "by"];
@@ -16,15 +14,15 @@
   /// What of the state the browser's way back goes through, one by one.
   const GONE_BACK_FROM = ["edits", "part", "sandwich"];
 
-  const NOT_THERE = "The frame that this address zooms to has no samples here.";
-
   class ProfileView {
     /// `state` is how it is looked at first (see state.js); `onState(changes)` gets what the user
-    /// changed. `fetchSubtrees(hashes, groups, part)` promises the tree of the stacks through these
-    /// nodes, of a part of the time or of all (null), where that can be had.
-    constructor(container, { state = {}, onState = () => {}, fetchSubtrees = null } = {}) {
+    /// changed. `fetchStacks(stacks, signal)` promises the tree of some of the stacks (see
+    /// requests.js), where that can be had.
+    constructor(container, { state = {}, onState = () => {}, fetchStacks = null } = {}) {
       this.onState = onState;
-      this.fetchSubtrees = fetchSubtrees;
+      this.fetchStacks = fetchStacks;
+      this.edited = new jvmprof.Answers(fetchStacks, () => this.drawTree());
+      this.through = new jvmprof.Answers(fetchStacks, () => this.showSandwich());
       this.state = { ...jvmprof.firstViewState(), ...state };
       this.build(container);
       this.flame = new jvmprof.Flame(this.flameScroller, {
@@ -138,13 +136,19 @@
     /// compared by, if there are two; `unit`: of their numbers; `times`: when samples were taken,
     /// in a recording of `durationMs`, and `clock` its begin and texts of times in it, where these
     /// are of the day; `pauses`: of its JVMs; `mostLacking`: samples that a frame may lack;
-    /// `ofThreads`: its groups are threads or their kinds.
-    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false } = {}) {
+    /// `ofThreads`: its groups are threads or their kinds; `asked`: what was asked for beside it,
+    /// `{answers, stacks, promise, tree}` (see answers.js), the last one if it is here.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false, asked = [] } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
       Object.assign(this, { sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads });
       this.applySwitches();
       this.whole = data;
+      for (const answers of [this.edited, this.through]) answers.clear();
+      for (const { answers, stacks, promise, tree } of asked) {
+        if (tree) answers.keep(stacks, tree);
+        else answers.ask(stacks, promise);
+      }
       this.showUnfetched();
     }
 
@@ -155,37 +159,51 @@
       this.drawTree();
     }
 
-    /// Shows the whole or the chosen part of it as it was before anything was fetched, which may
-    /// be again then: what is below a frame is that of a part.
+    hasActivities() {
+      return Boolean(this.whole.nodes.activity?.length);
+    }
+
+    /// Shows what edits leave, the whole or the chosen part of it as it was before anything below a
+    /// frame was fetched, which may be again then.
     showUnfetched() {
       this.asked = new Set();
-      this.part = this.times ? this.state.part : null;
-      const { whole, part } = this;
-      this.showData(part ? this.times.part(whole, jvmprof.functions(whole), part) : whole);
+      const { part, edits } = jvmprof.chosenStacks(this);
+      const { whole } = this;
+      const answer = this.edited.treeOf({ part, edits });
+      this.part = part;
+      // The edits that the data has in it.
+      this.applied = answer ? edits : [];
+      this.showData(answer ?? (part ? this.times.part(whole, jvmprof.functions(whole), part) : whole));
     }
 
     drawTree() {
-      if (this.times && String(this.state.part) !== String(this.part)) return this.showUnfetched();
+      const stacks = jvmprof.chosenStacks(this);
+      const applied = this.edited.treeOf(stacks) ? stacks.edits : [];
+      if (JSON.stringify([stacks.part, applied]) !== JSON.stringify([this.part, this.applied])) return this.showUnfetched();
       const { part } = this;
       const { fold, frames, colour, by } = this.state;
       const edits = this.state.edits.map(jvmprof.parseEdit).filter(Boolean);
+      const left = edits.filter(({ text }) => !applied.includes(text));
       const comparison = this.sides && new jvmprof.Comparison(this.sides, by, this.unit);
       for (const it of [this, this.flame, this.table]) it.comparison = comparison;
       this.colours.by = colour;
-      const edited = jvmprof.editedData(this.data, this.functions, edits);
+      const edited = jvmprof.editedData(this.data, this.functions, left);
       const [chosen, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
       this.showActivities(edited, { chosen, threadKinds });
-      this.shown = jvmprof.ofActivities(edited, chosen, threadKinds);
-      const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) };
+      this.shown = jvmprof.ofActivities(edited, jvmprof.chosenActivities(left), jvmprof.chosenThreadKinds(left));
+      const options = (this.options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) });
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.edits.show(edits, part && jvmprof.partText(part, this.clock), frames, Boolean(this.data.nodes.activity?.length));
+      this.edits.show(edits, part && jvmprof.partText(part, this.clock), frames, this.hasActivities());
       this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, clock: this.clock, part, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.whole.total });
       this.flame.draw(root, root.value);
-      this.isEdited = !jvmprof.isWhole(edits);
-      this.drawTable(this.isEdited || part !== null);
+      this.isEdited = !jvmprof.isWhole(left);
+      this.isPart = this.isEdited || (part !== null && !applied.length);
+      this.drawTable(this.isPart);
+      const isToAsk = stacks.edits.length > applied.length && jvmprof.lacksStacks(this.data, this.shown);
+      this.edited.want(isToAsk ? stacks : null);
       this.showLegend();
       this.showNotices();
       this.showZoom();
@@ -196,7 +214,7 @@
     /// Shows where a JVM's time goes, of CPU time.
     showActivities(data, chosen) {
       const isTime = this.unit === "samples" || this.unit === "nanoseconds";
-      const groups = this.functions.filter(({ kind }) => kind === "label").length;
+      const groups = this.whole.functions.kind.filter((kind) => jvmprof.KINDS[kind] === "label").length;
       const { comparison, ofThreads, flame: { measure } } = this;
       const samples = isTime ? jvmprof.activitySamples(data) : null;
       this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2, ofThreads, measure, comparison });
@@ -258,7 +276,7 @@
     zoom(node) {
       const hashes = node ? this.sources(node).map((index) => this.hashes.hex(index)) : [];
       this.change({ zoom: hashes[0] ?? "" });
-      if (node) this.fetchPruned(hashes, node);
+      if (node) jvmprof.fetchPruned(this, hashes, node);
       else if (this.hasFetchedMuch()) this.showUnfetched();
     }
 
@@ -272,33 +290,13 @@
       const node = index > 0 && this.nodes[index] !== this.tree ? this.nodes[index] : null;
       if (node) this.flame.zoomToNode(node);
       this.showZoomed(node);
-      if (node) this.fetchPruned([this.state.zoom], node);
-      else if (this.state.zoom && index < 0) this.fetchPruned([this.state.zoom], null);
-      if (this.state.zoom && index < 0 && !this.canFetch()) this.showNotices(NOT_THERE);
+      if (node) jvmprof.fetchPruned(this, [this.state.zoom], node);
+      else if (this.state.zoom && index < 0) jvmprof.fetchPruned(this, [this.state.zoom], null);
+      if (this.state.zoom && index < 0 && !this.canFetch()) this.showNotices(jvmprof.NOT_THERE);
     }
 
     canFetch() {
-      return Boolean(this.fetchSubtrees);
-    }
-
-    /// Fetches what is below these nodes, if something of it was pruned or they aren't known.
-    async fetchPruned(hashes, node) {
-      const targets = hashes.filter((hash) => !this.asked.has(hash)).slice(0, MOST_TARGETS);
-      if (!this.canFetch() || !targets.length || (node && !jvmprof.hasPruned(node))) return;
-      targets.forEach((hash) => this.asked.add(hash));
-      const { whole, part } = this;
-      const isShown = () => this.whole === whole && this.part === part;
-      document.body.classList.add("fetching");
-      try {
-        const tree = await this.fetchSubtrees(targets, jvmprof.groupsOf(this.data, this.hashes, targets), part);
-        if (!isShown() || !tree) return;
-        if (tree.total > 0) this.showData(jvmprof.withSubtrees(this.data, tree, targets));
-        else this.showNotices(NOT_THERE);
-      } catch (error) {
-        if (isShown()) this.showNotices(`What is below the frame couldn't be fetched: ${error.message}`);
-      } finally {
-        document.body.classList.remove("fetching");
-      }
+      return Boolean(this.fetchStacks);
     }
 
     showZoomed(node) {
@@ -330,8 +328,9 @@
       if (sandwich) this.flame.leave();
       this.main.classList.toggle("has-sandwich", sandwich !== "");
       this.sandwichButton.setAttribute("aria-pressed", String(sandwich !== ""));
-      this.sandwich.draw(this.tree, sandwich, this.data, this.flame);
+      this.sandwich.draw(jvmprof.treeThrough(this, sandwich), sandwich, this.tree.value, this.flame);
       this.findInSandwich();
+      this.showNotices(this.zoomNotice);
       // The focus of a graph that goes is that of what comes.
       if (sandwich && focused === this.flame.holder) this.focusGraph();
       if (sandwich || !this.sandwich.node.contains(focused)) return;
@@ -351,12 +350,15 @@
     }
 
     showNotices(text = null) {
+      this.zoomNotice = text;
       const share = (samples) => format.share(samples, this.tree.value);
       const shares = (samples) => `${this.flame.measure.number(samples)} (${share(samples)})`;
-      const isAll = this.state.frames === "all" && !this.isEdited && !this.state.part;
+      const isAll = this.state.frames === "all" && !this.isPart;
       const pruned = { shares, mostLacking: this.mostLacking, isAll, canFetch: this.canFetch() };
       jvmprof.showNotices(this.notice, {
         zoom: text,
+        edits: jvmprof.unansweredNotice("All that the edits leave", this.edited),
+        sandwich: jvmprof.unansweredNotice("All callers and callees", this.through),
         comparison: this.comparison?.notice(),
         frames: jvmprof.framesNotice(this.state.frames, this.tree, share),
         pruned: jvmprof.prunedNotice(this.shown, pruned),

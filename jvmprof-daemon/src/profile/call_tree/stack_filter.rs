@@ -42,10 +42,10 @@ impl StackFilter {
     }
 
     /// Returns true if samples are taken that were taken in this.
-    pub(super) fn takes_sampled_in(&self, SampledIn { activity, thread }: SampledIn) -> bool {
-        let is_of_jvm = activity != JvmActivity::OtherProcess;
-        (self.activities.is_empty() || self.activities.contains(&activity))
-            && (self.threads.is_empty() || (is_of_jvm && self.threads.contains(&thread)))
+    pub(super) fn takes_sampled_in(&self, sampled_in: SampledIn) -> bool {
+        let is_of_jvm = sampled_in.activity != JvmActivity::OtherProcess;
+        (self.activities.is_empty() || self.activities.contains(&sampled_in.activity))
+            && (self.threads.is_empty() || (is_of_jvm && self.threads.contains(&sampled_in.thread)))
     }
 
     /// Returns which of the patterns match a function.
