@@ -2,7 +2,7 @@
 "use strict";
 
 (function (jvmprof) {
-  const { element, format, icon } = jvmprof;
+  const { ask, element, format, icon } = jvmprof;
 
   const DEFAULTS = { range: "15m", group: "auto", type: "", refresh: 0, matches: [], base: null, baseMatches: null, heat: "", wrong: [] };
   /// What profiles can count beside samples of CPU time, by series and sample type.
@@ -24,10 +24,8 @@
   for (const type of SERIES_TYPES) TYPES[type] = jvmprof.typeName(type.split(":")[1]);
   /// CPU time is pushed as samples alone.
   const CPU_TIME = "process_cpu:cpu";
-  /// How long a page waits for an answer; the collector itself gives up earlier and says why.
-  const PATIENCE = 90_000;
-  /// How long an answer waits for the timeline of the chosen kinds of threads: drawn at once, it
-  /// doesn't flicker.
+  /// How long an answer waits for the timeline of the chosen kinds of threads, and for what edits
+  /// leave: drawn at once, it doesn't flicker.
   const SOON = 1_000;
 
   // The address
@@ -114,22 +112,6 @@
     return address({ ...state, heat, refresh: 0 }, {});
   };
 
-  // Answers
-
-  async function ask(path, query, signal) {
-    let response;
-    try {
-      response = await fetch(`${path}?${query}`, { signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
-    } catch (error) {
-      if (signal.aborted) throw error;
-      const reason = error.name === "TimeoutError" ? "didn't answer in time" : "can't be reached";
-      throw new Error(`The collector ${reason}. Is it still running?`);
-    }
-    if (response.ok) return response.json();
-    const body = await response.json().catch(() => ({}));
-    throw new Error(body.error ?? `The collector answered ${response.status} ${response.statusText}.`);
-  }
-
   class Page {
     constructor() {
       [this.state, this.viewState] = readAddress();
@@ -180,7 +162,7 @@
           if ("edits" in changes) this.followEdits();
           if ("part" in changes) this.showPauses();
         },
-        fetchSubtrees: (...of) => this.fetchSubtrees(...of),
+        fetchStacks: (...of) => this.fetchStacks(...of),
       });
       this.holder.hidden = true;
       addEventListener("popstate", () => this.goBack());
@@ -291,6 +273,8 @@
       this.isShown = false;
       this.threads = this.pausesAnswer = null;
       const threads = this.chosenThreadKinds() ? this.askThreads() : null;
+      const asked = this.askAnswered();
+      const soon = (promise) => promise && Promise.race([promise, new Promise((resolve) => setTimeout(resolve, SOON))]);
       this.refreshDownload();
       document.body.classList.add("loading");
       this.app.setAttribute("aria-busy", "true");
@@ -302,10 +286,11 @@
           ask("/api/labels", query, running.signal),
           ask("/api/flamegraph", this.query, running.signal),
           this.state.base ? ask("/api/labels", baseQuery(this.state), running.signal) : [],
-          threads && Promise.race([threads, new Promise((resolve) => setTimeout(resolve, SOON))]),
+          soon(threads),
+          soon(Promise.allSettled(asked.map(({ promise }) => promise))),
         ]);
         this.compare.filters.setLabels(baseLabels);
-        this.show(timeline, labels, flame);
+        this.show(timeline, labels, flame, asked);
       } catch (error) {
         if (running.signal.aborted) return;
         this.asked = null;
@@ -396,14 +381,19 @@
       this.timelineNote.hidden = !says;
     }
 
-    /// The tree of the stacks through these nodes, of the very time that is shown, or of a part of
-    /// it. They are in these groups, if there are any.
-    async fetchSubtrees(hashes, groups, part) {
-      const query = new URLSearchParams(this.query);
-      if (part) query.set("part", part.join("-"));
-      for (const hash of hashes) query.append("under", hash);
-      for (const group of groups) query.append("under_group", group);
-      return (await ask("/api/flamegraph", query, this.running.signal)).tree;
+    /// The tree of some of the stacks of the very time that is shown, see `jvmprof.stacksQuery`.
+    async fetchStacks(stacks, signal = null) {
+      const signals = [this.running.signal, signal].filter(Boolean);
+      return (await ask("/api/flamegraph", jvmprof.stacksQuery(this.query, stacks), AbortSignal.any(signals))).tree;
+    }
+
+    /// Asks for what the page shows beside the tree: drawn with it, it isn't less for a moment.
+    askAnswered() {
+      return jvmprof.answeredStacks(this.view).map(([answers, stacks]) => {
+        const asked = { answers, stacks, promise: this.fetchStacks(stacks) };
+        asked.promise.then((tree) => (asked.tree = tree), () => {});
+        return asked;
+      });
     }
 
     /// What the timeline's bars measure: `{name, of(samples, ms)}`.
@@ -425,7 +415,7 @@
       ];
     }
 
-    show(timeline, labels, flame) {
+    show(timeline, labels, flame, asked) {
       const count = format.count(flame.unreadable);
       const lost = `${count} stored profiles couldn't be read and are missing here`;
       const untimed = flame.times ? jvmprof.untimedNotice(flame.times, flame.tree.total) : null;
@@ -454,6 +444,7 @@
           periodNs: flame.period_ns,
           clock: { from, text: (ms) => this.clock(ms) },
           ofThreads: this.state.group === "thread_kind",
+          asked,
         });
       }
     }

@@ -44,7 +44,8 @@
 
   /// Samples by activity or by kind of thread, `[index -> samples]`, of the data and of its base;
   /// null where nothing is known of a JVM. `indexOf(number)` is below `count`, or -1.
-  function samplesBy(count, indexOf, { nodes }) {
+  function samplesBy(count, indexOf, { nodes, unfiltered }) {
+    if (unfiltered) return unfilteredBy(count, indexOf, unfiltered, Boolean(nodes.base));
     if (!nodes.activity?.length) return null;
     const sums = (rows, total) => {
       const all = new Array(count).fill(0);
@@ -54,6 +55,17 @@
       return all;
     };
     return { main: sums(nodes.activity, nodes.total), base: nodes.base ? sums(nodes.base_activity, nodes.base) : null };
+  }
+
+  /// The same of data of which only chosen ones are there, and that says how many there were:
+  /// `[[number, [samples, samples of the base]], ...]`.
+  function unfilteredBy(count, indexOf, unfiltered, hasBase) {
+    const sums = (side) => {
+      const all = new Array(count).fill(0);
+      for (const [number, counts] of unfiltered) if (indexOf(number) >= 0) all[indexOf(number)] += counts[side];
+      return all;
+    };
+    return { main: sums(0), base: hasBase ? sums(1) : null };
   }
 
   jvmprof.activitySamples = (data) => samplesBy(jvmprof.ACTIVITIES.length, activityOf, data);

@@ -88,6 +88,11 @@
   /// Which functions of the JDK are shown like the application's; null for none.
   jvmprof.isExpanded = (edits) => matcher(edits, "expand");
 
+  /// Those that leave samples out of data that says, or doesn't, in what these were taken: the
+  /// collector knows them by the same texts.
+  jvmprof.filters = (edits, hasActivities) =>
+    edits.filter(({ kind }) => kind === "only" || kind === "hide" || (hasActivities && (kind === "activity" || kind === "thread")));
+
   /// Whether an edit does something to the view of these frames, of data that says, or doesn't, in
   /// what its samples were taken.
   jvmprof.hasEffect = function ({ kind }, frames, hasActivities = true) {

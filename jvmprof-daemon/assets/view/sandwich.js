@@ -132,30 +132,31 @@
       for (const flame of Object.values(this.flames ?? {})) flame.find(search);
     }
 
-    /// Draws what the tree of the data has of the function, with the zooms of the address.
-    draw(root, name, zooms, data, { measure, comparison, colours }) {
+    /// Draws what a tree has of the function, of `total` samples that are shown, with the zooms of
+    /// the address.
+    draw(root, name, total, zooms, { measure, comparison, colours }) {
       const [callers = "", callees = ""] = zooms.split("-");
       this.zooms = { callers, callees };
       const trees = name ? jvmprof.sandwich(root, name) : null;
       this.node.hidden = !name;
       for (const flame of Object.values(this.flames ?? {})) flame.leave();
       if (!name) return;
-      const share = trees ? this.share(trees.callees, root, measure, comparison) : "no samples here";
-      const pruned = jvmprof.prunedSamples(data) > 0 ? " · without what is pruned" : "";
+      const share = trees ? this.share(trees.callees, total, measure, comparison) : "no samples here";
+      const pruned = jvmprof.prunedOutside(root, name) > 0 ? " · without what is pruned" : "";
       this.title.replaceChildren(element("b", {}, name), ` · ${share}${pruned}`);
       for (const [which, flame] of Object.entries(this.graphs())) {
         Object.assign(flame, { measure, comparison, colours });
         flame.scroller.hidden = !trees;
         if (!trees) continue;
-        flame.draw(trees[which], root.value);
+        flame.draw(trees[which], total);
         const zoomed = this.zooms[which] && jvmprof.drawnNode(trees[which], this.zooms[which]);
         if (zoomed) flame.zoomToNode(zoomed);
       }
     }
 
-    share({ value, sides }, root, measure, comparison) {
+    share({ value, sides }, total, measure, comparison) {
       if (comparison) return comparison.beforeAfter(sides);
-      return `${measure.number(value)}, ${format.share(value, root.value)}`;
+      return `${measure.number(value)}, ${format.share(value, total)}`;
     }
   }
 

@@ -7,8 +7,6 @@
 
   /// Frames that are drawn at most after subtrees were fetched, while nothing is zoomed.
   const MOST_NODES = 60_000;
-  /// Nodes whose subtrees are asked for at once: as many as the collector takes.
-  const MOST_TARGETS = 60;
 
   /// What of the state makes another tree.
   const DRAWN_BY = ["fold", "frames", "edits", "part", "basePart", "by"];
@@ -17,15 +15,16 @@
   const GONE_BACK_FROM = ["edits", "part", "basePart", "sandwich"];
 
   const ONE_PART = "Choose the part to compare with this one: drag over the load or the heatmap, or use keys there.";
-  const NOT_THERE = "The frame that this address zooms to has no samples here.";
 
   class ProfileView {
     /// `state` is how it is looked at first (see state.js); `onState(changes)` gets what the user
-    /// changed. `fetchSubtrees(hashes, groups, part)` promises the tree of the stacks through these
-    /// nodes, of a part of the time or of all (null), where that can be had.
-    constructor(container, { state = {}, onState = () => {}, fetchSubtrees = null } = {}) {
+    /// changed. `fetchStacks(stacks, signal)` promises the tree of some of the stacks (see
+    /// requests.js), where that can be had.
+    constructor(container, { state = {}, onState = () => {}, fetchStacks = null } = {}) {
       this.onState = onState;
-      this.fetchSubtrees = fetchSubtrees;
+      this.fetchStacks = fetchStacks;
+      this.edited = new jvmprof.Answers(fetchStacks, () => this.drawTree());
+      this.through = new jvmprof.Answers(fetchStacks, () => this.showSandwich());
       this.state = { ...jvmprof.firstViewState(), ...state };
       this.build(container);
       this.flame = new jvmprof.Flame(this.flameScroller, {
@@ -144,12 +143,18 @@
     /// compared by, if there are two; `unit`: of their numbers; `times`: when samples were taken,
     /// in a recording of `durationMs`, and `clock` its begin and texts of times in it, where these
     /// are of the day; `pauses`: of its JVMs; `mostLacking`: samples that a frame may lack;
-    /// `ofThreads`: its groups are threads or their kinds.
-    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false } = {}) {
+    /// `ofThreads`: its groups are threads or their kinds; `asked`: what was asked for beside it,
+    /// `{answers, stacks, promise, tree}` (see answers.js), the last one if it is here.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false, asked = [] } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
       Object.assign(this, { givenSides: sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads });
       this.whole = data;
+      for (const answers of [this.edited, this.through]) answers.clear();
+      for (const { answers, stacks, promise, tree } of asked) {
+        if (tree) answers.keep(stacks, tree);
+        else answers.ask(stacks, promise);
+      }
       this.showUnfetched();
     }
 
@@ -160,14 +165,21 @@
       this.drawTree();
     }
 
-    /// Shows the whole or the chosen part of it, or two parts beside each other, as it was before
-    /// anything was fetched, which may be again then: what is below a frame is that of a part.
+    hasActivities() {
+      return Boolean(this.whole.nodes.activity?.length);
+    }
+
+    /// Shows what edits leave, the whole or the chosen part of it, or two parts beside each other, as
+    /// it was before anything below a frame was fetched, which may be again then.
     showUnfetched() {
       this.asked = new Set();
       const { whole, times } = this;
-      const { part, basePart } = times ? this.state : { part: null, basePart: null };
-      Object.assign(this, { part, basePart, sides: this.givenSides });
-      if (!part) return this.showData(whole);
+      const { part, edits, basePart } = jvmprof.chosenStacks(this);
+      // What edits leave of two parts nobody is asked for.
+      const answer = basePart ? null : this.edited.treeOf({ part, edits });
+      // `applied`: the edits that the data has in it.
+      Object.assign(this, { part, basePart, sides: this.givenSides, applied: answer ? edits : [] });
+      if (answer || !part) return this.showData(answer ?? whole);
       const functions = jvmprof.functions(whole);
       if (!basePart) return this.showData(times.part(whole, functions, part));
       const { data, sides } = times.compared(whole, functions, [basePart, part], this.periodNs);
@@ -176,29 +188,34 @@
     }
 
     drawTree() {
-      const { part, basePart } = this;
-      if (this.times && String([this.state.part, this.state.basePart]) !== String([part, basePart])) return this.showUnfetched();
+      const { part, edits: filters, basePart } = jvmprof.chosenStacks(this);
+      const applied = !basePart && this.edited.treeOf({ part, edits: filters }) ? filters : [];
+      if (JSON.stringify([part, basePart, applied]) !== JSON.stringify([this.part, this.basePart, this.applied])) return this.showUnfetched();
       this.colourSelect.parentElement.hidden = Boolean(this.sides);
       this.bySelect.parentElement.hidden = !this.sides;
       const { fold, frames, colour, by } = this.state;
       const edits = this.state.edits.map(jvmprof.parseEdit).filter(Boolean);
+      const left = edits.filter(({ text }) => !applied.includes(text));
       const comparison = this.sides && new jvmprof.Comparison(this.sides, by, this.unit);
       for (const it of [this, this.flame, this.table]) it.comparison = comparison;
       this.colours.by = colour;
-      const edited = jvmprof.editedData(this.data, this.functions, edits);
+      const edited = jvmprof.editedData(this.data, this.functions, left);
       const [chosen, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
       this.showActivities(edited, { chosen, threadKinds });
-      this.shown = jvmprof.ofActivities(edited, chosen, threadKinds);
-      const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) };
+      this.shown = jvmprof.ofActivities(edited, jvmprof.chosenActivities(left), jvmprof.chosenThreadKinds(left));
+      const options = (this.options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) });
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.edits.show(edits, { part, basePart, clock: this.clock }, frames, Boolean(this.data.nodes.activity?.length));
+      this.edits.show(edits, { part, basePart, clock: this.clock }, frames, this.hasActivities());
       this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, clock: this.clock, part, basePart, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.whole.total });
       this.flame.draw(root, root.value);
-      this.isEdited = !jvmprof.isWhole(edits);
-      this.drawTable(this.isEdited || part !== null);
+      this.isEdited = !jvmprof.isWhole(left);
+      this.isPart = this.isEdited || (part !== null && !applied.length);
+      this.drawTable(this.isPart);
+      const isToAsk = this.canFetch() && filters.length > applied.length && jvmprof.lacksStacks(this.data, this.shown);
+      this.edited.want(isToAsk ? { part, edits: filters } : null);
       this.showLegend();
       this.showNotices();
       this.showZoom();
@@ -209,7 +226,7 @@
     /// Shows where a JVM's time goes, of CPU time.
     showActivities(data, chosen) {
       const isTime = this.unit === "samples" || this.unit === "nanoseconds";
-      const groups = this.functions.filter(({ kind }) => kind === "label").length;
+      const groups = this.whole.functions.kind.filter((kind) => jvmprof.KINDS[kind] === "label").length;
       const { comparison, ofThreads, flame: { measure } } = this;
       const samples = isTime ? jvmprof.activitySamples(data) : null;
       this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2, ofThreads, measure, comparison });
@@ -271,7 +288,7 @@
     zoom(node) {
       const hashes = node ? this.sources(node).map((index) => this.hashes.hex(index)) : [];
       this.change({ zoom: hashes[0] ?? "" });
-      if (node) this.fetchPruned(hashes, node);
+      if (node) jvmprof.fetchPruned(this, hashes, node);
       else if (this.hasFetchedMuch()) this.showUnfetched();
     }
 
@@ -285,34 +302,14 @@
       const node = index > 0 && this.nodes[index] !== this.tree ? this.nodes[index] : null;
       if (node) this.flame.zoomToNode(node);
       this.showZoomed(node);
-      if (node) this.fetchPruned([this.state.zoom], node);
-      else if (this.state.zoom && index < 0) this.fetchPruned([this.state.zoom], null);
-      if (this.state.zoom && index < 0 && !this.canFetch()) this.showNotices(NOT_THERE);
+      if (node) jvmprof.fetchPruned(this, [this.state.zoom], node);
+      else if (this.state.zoom && index < 0) jvmprof.fetchPruned(this, [this.state.zoom], null);
+      if (this.state.zoom && index < 0 && !this.canFetch()) this.showNotices(jvmprof.NOT_THERE);
     }
 
     /// What is below a frame of two parts would be that of one.
     canFetch() {
-      return Boolean(this.fetchSubtrees) && !this.basePart;
-    }
-
-    /// Fetches what is below these nodes, if something of it was pruned or they aren't known.
-    async fetchPruned(hashes, node) {
-      const targets = hashes.filter((hash) => !this.asked.has(hash)).slice(0, MOST_TARGETS);
-      if (!this.canFetch() || !targets.length || (node && !jvmprof.hasPruned(node))) return;
-      targets.forEach((hash) => this.asked.add(hash));
-      const { whole, part } = this;
-      const isShown = () => this.whole === whole && this.part === part;
-      document.body.classList.add("fetching");
-      try {
-        const tree = await this.fetchSubtrees(targets, jvmprof.groupsOf(this.data, this.hashes, targets), part);
-        if (!isShown() || !tree) return;
-        if (tree.total > 0) this.showData(jvmprof.withSubtrees(this.data, tree, targets));
-        else this.showNotices(NOT_THERE);
-      } catch (error) {
-        if (isShown()) this.showNotices(`What is below the frame couldn't be fetched: ${error.message}`);
-      } finally {
-        document.body.classList.remove("fetching");
-      }
+      return Boolean(this.fetchStacks) && !this.basePart;
     }
 
     showZoomed(node) {
@@ -334,8 +331,9 @@
       if (sandwich) this.flame.leave();
       this.main.classList.toggle("has-sandwich", sandwich !== "");
       this.sandwichButton.setAttribute("aria-pressed", String(sandwich !== ""));
-      this.sandwich.draw(this.tree, sandwich, sandwichZoom, this.data, this.flame);
+      this.sandwich.draw(jvmprof.treeThrough(this, sandwich), sandwich, this.tree.value, sandwichZoom, this.flame);
       this.findInSandwich();
+      this.showNotices(this.zoomNotice);
       // The focus of a graph that goes is that of what comes.
       if (sandwich && focused === this.flame.holder) this.focusGraph();
       if (sandwich || !this.sandwich.node.contains(focused)) return;
@@ -355,13 +353,16 @@
     }
 
     showNotices(text = null) {
+      this.zoomNotice = text;
       const share = (samples) => format.share(samples, this.tree.value);
       const shares = (samples) => `${this.flame.measure.number(samples)} (${share(samples)})`;
-      const isAll = this.state.frames === "all" && !this.isEdited && !this.state.part;
+      const isAll = this.state.frames === "all" && !this.isPart;
       const pruned = { shares, mostLacking: this.mostLacking, isAll, canFetch: this.canFetch() };
       jvmprof.showNotices(this.notice, {
         zoom: text,
         parts: this.basePart && String(this.basePart) === String(this.part) ? ONE_PART : null,
+        edits: jvmprof.unansweredNotice("All that the edits leave", this.edited),
+        sandwich: jvmprof.unansweredNotice("All callers and callees", this.through),
         comparison: this.comparison?.notice(),
         frames: jvmprof.framesNotice(this.state.frames, this.tree, share),
         pruned: jvmprof.prunedNotice(this.shown, pruned),

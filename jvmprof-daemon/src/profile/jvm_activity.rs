@@ -41,19 +41,32 @@ pub enum JvmActivity {
 pub const JVM_ACTIVITIES: usize = JvmActivity::OtherProcess as usize + 1;
 
 impl JvmActivity {
+    /// Each with its name in the pages' addresses.
+    const NAMES: [(Self, &'static str); JVM_ACTIVITIES] = [
+        (Self::Application, "application"),
+        (Self::Gc, "gc"),
+        (Self::Compiler, "compiler"),
+        (Self::Vm, "vm"),
+        (Self::ClassLoading, "class-loading"),
+        (Self::Kernel, "kernel"),
+        (Self::Native, "native"),
+        (Self::Unknown, "unknown"),
+        (Self::OtherProcess, "other"),
+    ];
+
     fn of_number(number: u64) -> Option<Self> {
-        let all = [
-            Self::Application,
-            Self::Gc,
-            Self::Compiler,
-            Self::Vm,
-            Self::ClassLoading,
-            Self::Kernel,
-            Self::Native,
-            Self::Unknown,
-            Self::OtherProcess,
-        ];
-        all.into_iter().find(|activity| *activity as u64 == number)
+        let mut all = Self::NAMES.iter().map(|(activity, _)| *activity);
+        all.find(|activity| *activity as u64 == number)
+    }
+
+    /// Returns the activity that the pages' addresses call so.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, it)| *it == name).map(|(activity, _)| *activity)
+    }
+
+    /// Returns the names of all activities in the pages' addresses.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::NAMES.iter().map(|(_, name)| *name)
     }
 }
 
@@ -74,10 +87,29 @@ pub enum ThreadKind {
 }
 
 impl ThreadKind {
+    /// Each with its name in the pages' addresses.
+    const NAMES: [(Self, &'static str); 7] = [
+        (Self::Unknown, "unknown"),
+        (Self::Java, "java"),
+        (Self::Virtual, "virtual"),
+        (Self::Gc, "gc"),
+        (Self::Compiler, "compiler"),
+        (Self::Vm, "vm"),
+        (Self::Native, "native"),
+    ];
+
     fn of_number(number: u64) -> Option<Self> {
-        let all =
-            [Self::Unknown, Self::Java, Self::Virtual, Self::Gc, Self::Compiler, Self::Vm, Self::Native];
-        all.into_iter().find(|kind| *kind as u64 == number)
+        Self::NAMES.iter().map(|(kind, _)| *kind).find(|kind| *kind as u64 == number)
+    }
+
+    /// Returns the kind that the pages' addresses call so.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, it)| *it == name).map(|(kind, _)| *kind)
+    }
+
+    /// Returns the names of all kinds in the pages' addresses.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::NAMES.iter().map(|(_, name)| *name)
     }
 }
 
@@ -364,5 +396,20 @@ mod tests {
         let other = SampledIn { activity: JvmActivity::OtherProcess, thread: ThreadKind::Unknown };
         assert_eq!((other.number(), SampledIn::of_number(8)), (8, Some(other)));
         assert_eq!([SampledIn::of_number(9), SampledIn::of_number(7 << 4)], [None, None]);
+    }
+
+    #[test]
+    fn names_are_those_of_the_page_in_the_order_of_its_numbers() {
+        let script = include_str!("../../assets/tree/activities.js");
+        let keys = script.split("{ key: \"").skip(1).filter_map(|rest| rest.split('"').next());
+        let names = JvmActivity::names().chain(ThreadKind::names());
+        assert_eq!(names.collect::<Vec<_>>(), keys.collect::<Vec<_>>());
+        for (number, name) in (0..).zip(JvmActivity::names()) {
+            assert_eq!(JvmActivity::of_name(name), JvmActivity::of_number(number));
+        }
+        for (number, name) in (0..).zip(ThreadKind::names()) {
+            assert_eq!(ThreadKind::of_name(name), ThreadKind::of_number(number));
+        }
+        assert_eq!((JvmActivity::of_name("GC"), ThreadKind::of_name("")), (None, None));
     }
 }

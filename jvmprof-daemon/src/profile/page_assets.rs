@@ -16,7 +16,7 @@ macro_rules! asset {
 }
 
 /// Scripts of the view that both pages have, in the order in which they must run.
-pub const VIEW_SCRIPTS: [Asset; 28] = [
+pub const VIEW_SCRIPTS: [Asset; 29] = [
     asset!("d3.min.js", "vendor/d3.min.js"),
     asset!("base.js", "view/base.js"),
     asset!("tree.js", "tree/tree.js"),
@@ -27,6 +27,7 @@ pub const VIEW_SCRIPTS: [Asset; 28] = [
     asset!("rows.js", "tree/rows.js"),
     asset!("compare.js", "tree/compare.js"),
     asset!("times.js", "tree/times.js"),
+    asset!("answers.js", "tree/answers.js"),
     asset!("colour.js", "view/colour.js"),
     asset!("time_chart.js", "view/time_chart.js"),
     asset!("heatmap.js", "view/heatmap.js"),

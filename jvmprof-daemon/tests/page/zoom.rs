@@ -1,5 +1,7 @@
 //! Zoom: what it fetches, and that the address keeps it.
 
+mod edits;
+
 use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::export::collector::ReadLimits;

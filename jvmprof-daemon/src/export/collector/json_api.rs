@@ -4,6 +4,9 @@
 //! values of one label are alternatives. `type`: `memory:alloc_space`, a series and its sample
 //! type; CPU time without it. `under`: the hash of a node's path, any number; only stacks through
 //! one of these nodes are in the answer. `under_group`: the groups that these nodes are in.
+//! `edit`: `only:NAME`, `hide:NAME`, `activity:NAME`, `thread:NAME` as in the page's address, and
+//! `through`: the name of a function or group, which all stacks have; up to 32 in all, names of up
+//! to 4,096 bytes. Tree and table are of what is left then.
 //! `times=1`: samples count by their own times, of at most a quarter of an hour, and a flame graph
 //! says when they were taken; where that isn't known, by the begin of their profile, or not at all
 //! with `times=known`. `part=MS-MS`, since `from`: with `times`, samples of a part of the range

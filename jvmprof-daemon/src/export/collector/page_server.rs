@@ -40,7 +40,8 @@ pub(super) const HEALTH_PATH: &str = "/healthz";
 const PAGE: Asset = asset!("collector.html");
 
 /// Files that only this page has.
-const OWN: [Asset; 10] = [
+const OWN: [Asset; 11] = [
+    asset!("requests.js"),
     asset!("controls.js"),
     asset!("labels.js"),
     asset!("timeline.js"),

@@ -1,4 +1,5 @@
 mod download;
+mod edits;
 mod times;
 
 use std::net::SocketAddr;

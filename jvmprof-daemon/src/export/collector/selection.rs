@@ -1,5 +1,7 @@
 //! The query of a request of the page: a time range and conditions on labels.
 
+mod stack_edits;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
@@ -7,9 +9,11 @@ use url::form_urlencoded;
 
 use crate::event_type::EventType;
 use crate::export::store::{Matcher, NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
-use crate::profile::call_tree::{InvalidPathHash, PathHash};
+use crate::profile::call_tree::{InvalidPathHash, StackFilter};
 use crate::profile::jvm_activity::THREAD_KIND_LABEL;
 use crate::profile::model::{LabelSet, label_names};
+
+use stack_edits::{EditError, StackEdits};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
@@ -64,6 +68,8 @@ pub(super) enum SelectionError {
     PartWithoutTimes,
     #[error("parameter under: {0}")]
     Path(#[from] InvalidPathHash),
+    #[error(transparent)]
+    Edit(#[from] EditError),
 }
 
 /// The query of a request.
@@ -76,9 +82,10 @@ pub(super) struct Query {
     pub(super) sample_type: Option<String>,
     /// What the selection is compared with.
     pub(super) base: Option<Selection>,
-    /// Nodes of the tree to whose stacks the answer is limited; none: all stacks.
-    pub(super) under: Vec<PathHash>,
-    /// Groups in which these nodes are, if that is known: no other series are read.
+    /// The stacks to which the answer is limited.
+    pub(super) stacks: StackFilter,
+    /// Groups in which the nodes are that these pass through, if that is known: no other series are
+    /// read.
     pub(super) under_groups: BTreeSet<String>,
     /// Samples count by their own times, not by those of their profiles.
     pub(super) by_times: bool,
@@ -139,13 +146,14 @@ impl Query {
     /// Parses
     /// `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type&under=HASH`;
     /// values of one label are alternatives, those of `under` too, and other parameters mean
-    /// nothing. `under_group` names the groups that nodes of `under` are in. `base_from`, `base_to`
-    /// and `base_match` select what that is compared with. `times=1` counts samples by their own
-    /// times as far as these are known, `times=known` leaves out the others; with `part=MS-MS`,
-    /// since `from`, only those of a part of the range count, whose times are known.
+    /// nothing. `under_group` names the groups that nodes of `under` are in; `edit` and `through`
+    /// leave stacks out ([`StackEdits`]). `base_from`, `base_to` and `base_match` select what that
+    /// is compared with. `times=1` counts samples by their own times as far as these are known,
+    /// `times=known` leaves out the others; with `part=MS-MS`, since `from`, only those of a part of
+    /// the range count, whose times are known.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
         let (mut main, mut base) = (SelectionParts::default(), SelectionParts::default());
-        let (mut group, mut under, mut under_groups) = (None, Vec::new(), BTreeSet::new());
+        let (mut group, mut under_groups, mut edits) = (None, BTreeSet::new(), StackEdits::default());
         let (mut conditions, mut sample_type) = (0, None);
         let (mut by_times, mut has_untimed, mut part) = (false, true, None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -172,12 +180,14 @@ impl Query {
                 "part" => part = Some(value.into_owned()),
                 "under" => {
                     conditions += 1;
-                    under.push(value.parse()?);
+                    edits.filter.under.push(value.parse()?);
                 }
                 "under_group" => {
                     conditions += 1;
                     under_groups.insert(value.into_owned());
                 }
+                "edit" => edits.add_edit(&value)?,
+                "through" => edits.add_through(&value)?,
                 "match" => {
                     conditions += 1;
                     add_condition(&mut main.matchers, &value)?;
@@ -197,8 +207,9 @@ impl Query {
         let selection = main.selection(["from", "to"])?;
         let part = part.map(|text| part_of(selection.range, &text)).transpose()?;
         has_untimed &= part.is_none();
+        let stacks = edits.filter;
         let query =
-            Self { selection, base, group, sample_type, under, under_groups, by_times, has_untimed, part };
+            Self { selection, base, group, sample_type, stacks, under_groups, by_times, has_untimed, part };
         query.check_times()?;
         Ok(query)
     }
@@ -227,7 +238,7 @@ impl Query {
 
     /// Returns true if the answer is of all samples of the selection.
     pub(super) fn is_whole(&self) -> bool {
-        self.part.is_none() && self.under.is_empty()
+        self.part.is_none() && self.stacks.takes_all()
     }
 
     /// Returns the selected profiles, oldest first, and their series: where samples count by their

@@ -1,6 +1,6 @@
 //! What samples were taken in ([`SampledIn`]), by the node in which their stacks end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{CallStep, NodeKind, TreeBuilder};
 use crate::profile::jvm_activity::{
@@ -22,6 +22,9 @@ pub(super) struct Activities {
     ends: HashMap<(u32, SampledIn), [u64; 2], FastHasher>,
     /// Samples of the tree since they were last taken.
     totals: ActivitySamples,
+    /// Samples of the tree and of its base with those that the builder's filter doesn't take for
+    /// what they were taken in; nothing without such a filter.
+    unfiltered: BTreeMap<SampledIn, [u64; 2]>,
 }
 
 impl Activities {
@@ -34,6 +37,15 @@ impl Activities {
         if !is_base {
             self.totals[sampled_in.activity as usize] += count;
         }
+    }
+
+    pub(super) fn add_unfiltered(&mut self, sampled_in: SampledIn, counts: [u64; 2]) {
+        let sums = self.unfiltered.entry(sampled_in).or_default();
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+
+    pub(super) fn take_unfiltered(&mut self) -> BTreeMap<SampledIn, [u64; 2]> {
+        std::mem::take(&mut self.unfiltered)
     }
 
     /// Adds samples of a tree and its base that were counted elsewhere. They aren't among those
@@ -87,6 +99,14 @@ impl TreeBuilder {
     /// Returns the samples by what they were taken in that were counted since the last call.
     pub fn take_activity_totals(&mut self) -> ActivitySamples {
         std::mem::take(&mut self.activities.totals)
+    }
+
+    /// Returns true if the filter takes samples for what they were taken in, if that is known.
+    pub(super) fn takes_samples(&mut self, sampled_in: Option<SampledIn>, count: u64) -> bool {
+        let Some(sampled_in) = sampled_in.filter(|_| self.filter.is_of_samples()) else { return true };
+        let counts = if self.is_base { [0, count] } else { [count, 0] };
+        self.activities.add_unfiltered(sampled_in, counts);
+        self.filter.takes_sampled_in(sampled_in)
     }
 
     /// Returns what a sample with this stack was taken in, if that is to be counted.

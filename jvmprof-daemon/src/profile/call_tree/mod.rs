@@ -18,6 +18,7 @@ mod page_columns;
 mod path_hash;
 mod prune;
 mod sample_times;
+mod stack_filter;
 mod stored_counts;
 mod stored_nodes;
 mod tree_counts;
@@ -40,6 +41,8 @@ pub use page_columns::{CallTree, ComparedFunction, Pruned};
 pub use path_hash::{InvalidPathHash, PathHash};
 use sample_times::EndTimes;
 pub use sample_times::SampleTimes;
+use stack_filter::FunctionMatches;
+pub use stack_filter::{FunctionPattern, MAX_WANTED, StackFilter};
 pub use stored_counts::InvalidTreeCounts;
 pub use tree_counts::TreeCounts;
 
@@ -173,8 +176,10 @@ pub struct TreeBuilder {
     times: EndTimes,
     /// The hash of each function, as part of paths.
     hashes: Vec<PathHash>,
-    /// Only stacks that pass through one of these nodes are counted; all if there are none.
-    under: Vec<PathHash>,
+    /// Only stacks that it takes are counted.
+    filter: StackFilter,
+    /// By function, what of the filter matches it.
+    matches: Vec<FunctionMatches>,
     nodes: Vec<CallNode>,
     children: HashMap<(u32, u32), u32, FastHasher>,
     /// The function and the node of each step of the last stack: most stacks begin as the one
@@ -211,7 +216,8 @@ impl TreeBuilder {
             activities: Activities::default(),
             times: EndTimes::default(),
             hashes: Vec::new(),
-            under: Vec::new(),
+            filter: StackFilter::default(),
+            matches: Vec::new(),
             nodes: Vec::new(),
             children: HashMap::default(),
             last: Vec::new(),
@@ -229,20 +235,6 @@ impl TreeBuilder {
         builder.nodes.push(CallNode::new(ROOT, root.0));
         builder.pruned = builder.function(NodeKind::Pruned, "[pruned]", "", "").0;
         builder
-    }
-
-    /// Makes a builder that counts only stacks that pass through one of these nodes.
-    pub fn under(nodes: Vec<PathHash>) -> Self {
-        Self { under: nodes, ..Self::default() }
-    }
-
-    fn is_under(&self, path: &[CallStep]) -> bool {
-        let mut at = PathHash::ROOT;
-        self.under.is_empty()
-            || path.iter().any(|step| {
-                at = at.child(self.hashes[step.function.0 as usize]);
-                self.under.contains(&at)
-            })
     }
 
     fn intern(&mut self, text: &str) -> u32 {
@@ -275,6 +267,7 @@ impl TreeBuilder {
             let [name, file, module] =
                 [function.name, function.file, function.module].map(|id| &*self.strings[id as usize]);
             self.hashes.push(PathHash::of_function(kind, name, file, module));
+            self.matches.push(self.filter.matches(kind, name));
             self.functions.push(function);
             self.samples.push(FunctionSamples::default());
             self.activities.add_function(name);
@@ -290,7 +283,7 @@ impl TreeBuilder {
     /// The same, and what these samples were taken in. Returns the node in which the stack ends, if
     /// it is counted.
     fn add_in(&mut self, path: &[CallStep], count: u64, sampled_in: Option<SampledIn>) -> Option<u32> {
-        if count == 0 || !self.is_under(path) {
+        if count == 0 || !self.takes_path(path) || !self.takes_samples(sampled_in, count) {
             return None;
         }
         if self.nodes.len() + path.len().min(MAX_DEPTH) > self.max_nodes {

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::function_samples::{FunctionSamples, SampleCounts};
 use super::{CallNode, NodeKind, ROOT, TreeBuilder, TreeFunction};
+use crate::profile::jvm_activity::SampledIn;
 
 /// Functions in the table. Nobody reads further; the page says how many there are.
 const TOP_FUNCTIONS: usize = 1_000;
@@ -33,6 +34,10 @@ pub struct CallTree {
     /// Samples of stacks that aren't whole, by the marker that says why.
     pub(super) truncated: Vec<(Arc<str>, u64)>,
     pub(super) pruned: Pruned,
+    /// Of a tree of chosen activities or kinds of threads: what was taken in each, of the tree and
+    /// of its base, had these not been chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unfiltered: Option<Vec<(SampledIn, [u64; 2])>>,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -136,6 +141,8 @@ impl TreeBuilder {
     /// cut).
     pub fn finish(mut self, max_nodes: usize) -> CallTree {
         self.cut(max_nodes);
+        let unfiltered = self.filter.is_of_samples().then(|| self.activities.take_unfiltered());
+        let unfiltered = unfiltered.map(|samples| samples.into_iter().collect());
         let mut writer = ColumnWriter::new(&self);
         let top = self.top(&mut writer);
         let mut nodes = NodeColumns::default();
@@ -162,7 +169,7 @@ impl TreeBuilder {
         let ColumnWriter { strings, functions, .. } = writer;
         let CallNode { total, base, .. } = self.nodes[ROOT as usize];
         let base = self.has_base.then_some(base);
-        CallTree { strings, functions, nodes, top, total, base, truncated, pruned }
+        CallTree { strings, functions, nodes, top, total, base, truncated, pruned, unfiltered }
     }
 
     /// Cuts the tree to `max_nodes` as [`Self::finish`] does.

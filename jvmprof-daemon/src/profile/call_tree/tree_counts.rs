@@ -1,6 +1,8 @@
 //! What a builder has counted, to be counted in another builder: trees that several threads have
 //! built become one, as do those that were built of the periods of a long time.
 
+use std::collections::BTreeMap;
+
 use super::function_samples::{ComparedCounts, FunctionSamples};
 use super::{CallNode, CallStep, EndTimes, ROOT, TreeBuilder, TreeFunction, count_line};
 use crate::profile::jvm_activity::SampledIn;
@@ -17,6 +19,8 @@ pub struct TreeCounts {
     pub(super) nodes: Vec<CallNode>,
     /// Samples of the tree and of its base that end in a node, in any order.
     pub(super) ends: Vec<(u32, SampledIn, [u64; 2])>,
+    /// The same samples in all, with those that a filter didn't take for what they were taken in.
+    pub(super) unfiltered: BTreeMap<SampledIn, [u64; 2]>,
     /// When they were taken, where that is known.
     pub(super) times: EndTimes,
     /// Samples of stacks that aren't whole, by the string of their marker.
@@ -81,6 +85,7 @@ impl TreeBuilder {
             functions: self.functions,
             samples: self.samples,
             nodes: self.nodes,
+            unfiltered: self.activities.take_unfiltered(),
             ends: self.activities.into_ends(),
             times: self.times,
             truncated: self.truncated.into_iter().collect(),
@@ -115,6 +120,9 @@ impl TreeBuilder {
         let ends = if self.activities.is_counted { ends } else { Vec::new() };
         for (node, sampled_in, counts) in ends {
             self.activities.add_counts(places[node as usize], sampled_in, self.placed(counts));
+        }
+        for (sampled_in, counts) in other.unfiltered {
+            self.activities.add_unfiltered(sampled_in, self.placed(counts));
         }
         self.times.add_all(times, &places);
         if self.nodes.len() > self.max_nodes {

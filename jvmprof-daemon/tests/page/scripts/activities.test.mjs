@@ -19,6 +19,18 @@ test("samples are summed up by what they were taken in", () => {
   assert.equal(jvmprof.activitySamples(treeOf([["acme.A.run", 9]])), null);
 });
 
+test("data of a part says what all of it was taken in", () => {
+  const part = jvmprof.ofActivities(data(), new Set([GC]));
+  part.unfiltered = [[(1 << 4) + APPLICATION, [9, 2]], [(3 << 4) + GC, [5, 0]], [8, [1, 4]]];
+  assert.deepEqual(jvmprof.activitySamples(part), { main: [9, 5, 0, 0, 0, 0, 0, 0, 1], base: null });
+  assert.deepEqual(jvmprof.threadKindSamples(part).main, [0, 9, 0, 5, 0, 0, 0]);
+  part.nodes.base = part.nodes.total.map(() => 0);
+  assert.deepEqual(jvmprof.activitySamples(part).base, [2, 0, 0, 0, 0, 0, 0, 0, 4]);
+  // Nothing is left of it.
+  const none = { ...treeOf([]), unfiltered: [[8, [3, 0]]] };
+  assert.deepEqual(jvmprof.activitySamples(none).main, [0, 0, 0, 0, 0, 0, 0, 0, 3]);
+});
+
 test("a part of it is shown alone, and parts together", () => {
   const chosen = (...texts) => jvmprof.chosenActivities(edits(...texts));
   assert.deepEqual(drawn(jvmprof.ofActivities(data(), chosen("activity:gc"))), { start: [5, 3], "start;mark": [2, 2] });

@@ -70,6 +70,24 @@ test("rows attribute what is native to the nearest Java caller", () => {
   assert.deepEqual(rows.sort(), [["acme.Shop.serve", 1, 5, 5], ["gc", 2, 2, 2], ["memcpy", 4, 0, 4]]);
 });
 
+test("the collector leaves out samples by the same edits, as far as it knows what these were taken in", () => {
+  const edits = ["only:acme.*", "merge:acme.Cart.add", "activity:gc", "expand:java.util.*", "hide:main", "thread:gc"].map(jvmprof.parseEdit);
+  const texts = (hasActivities) => jvmprof.filters(edits, hasActivities).map(({ text }) => text);
+  assert.deepEqual(texts(true), ["only:acme.*", "activity:gc", "hide:main", "thread:gc"]);
+  assert.deepEqual(texts(false), ["only:acme.*", "hide:main"]);
+});
+
+test("characters of a name that can't be seen are written out", () => {
+  // As in `profile/call_tree/stack_filter.rs`.
+  const names = ["acme.Größe.total", "a\u202eb\n\ufeff", ""];
+  const shown = names.map((name) => {
+    const data = treeOf([["main", 1]]);
+    data.strings[data.functions.name[1]] = name;
+    return jvmprof.functions(data)[1].name;
+  });
+  assert.deepEqual(shown, ["acme.Größe.total", "a\\u202eb\\u000a\\ufeff", "(no name)"]);
+});
+
 test("other texts are no edits", () => {
   for (const text of ["", "only:", "drop:x", "acme"]) assert.equal(jvmprof.parseEdit(text), null, text);
   assert.deepEqual(jvmprof.packageOf("com.acme.shop.Order$Line.total(int)"), { package: "com.acme.shop", type: "com.acme.shop.Order$Line" });

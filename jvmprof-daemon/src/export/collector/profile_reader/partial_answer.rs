@@ -133,7 +133,7 @@ impl SelectionContext<'_, '_> {
     }
 
     fn builder(&self) -> TreeBuilder {
-        let mut builder = TreeBuilder::under(self.request.query.under.clone());
+        let mut builder = TreeBuilder::of_stacks(self.request.query.stacks.clone());
         if self.request.has_activities {
             builder.count_activities();
         }

@@ -133,14 +133,14 @@ impl<'a> RequestContext<'a> {
         // What a filter of stacks leaves of each profile, whose threads' they are, and when they
         // were taken, is known only from the profile.
         let sample_type = self.query.sample_type.as_deref();
-        let has_sums = self.query.under.is_empty()
+        let has_sums = self.query.stacks.takes_all()
             && sample_type.is_none_or(|name| name == "samples")
             && !self.is_by_thread_kind()
             && !self.query.by_times;
         let wanted = &self.query.under_groups;
-        let is_wanted = |group: Option<&String>| {
-            has_sums || wanted.is_empty() || group.is_none_or(|group| wanted.contains(group))
-        };
+        let has_nodes = !self.query.stacks.under.is_empty() && !wanted.is_empty();
+        let is_wanted =
+            |group: Option<&String>| !has_nodes || group.is_none_or(|group| wanted.contains(group));
         let sorted = sorted.into_iter().filter(|((group, _), _)| is_wanted(*group));
         let by_series = sorted.map(|(_, profiles)| profiles).collect();
         let labels = series.iter().map(|series| (series.fingerprint.as_str(), &series.labels)).collect();

@@ -363,6 +363,26 @@ fn a_sum_is_read_instead_of_its_profiles() {
 }
 
 #[test]
+fn edited_answers_are_those_of_all_profiles() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    fill(&store, &mut Numbers(17));
+    let (_copy, reference) = without_sums(dir.path());
+    sum_all(&store, END);
+    assert!(!sums(dir.path()).is_empty());
+    let range = format!("from={}000&to={}000", START, START + MINUTES * 60);
+    let all = answer(&store, &range)["tree"]["total"].as_u64();
+    let of_method = ["edit=only:", "edit=hide:", "through="].map(|of| format!("{of}com.acme.Order1.total"));
+    for edit in of_method.iter().map(String::as_str).chain(["edit=activity:gc", "edit=thread:java"]) {
+        let query = format!("{range}&{edit}");
+        let (with, without) = (answer(&store, &query), answer(&reference, &query));
+        let total = with["tree"]["total"].as_u64();
+        assert!(total > Some(0) && total < all, "{edit}: {total:?} of {all:?}");
+        assert_eq!((nodes(&with), table(&with)), (nodes(&without), table(&without)), "{edit}");
+    }
+}
+
+#[test]
 fn a_sum_of_the_right_name_that_is_broken_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());

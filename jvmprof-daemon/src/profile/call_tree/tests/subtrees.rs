@@ -8,6 +8,11 @@ fn hash(names: &[&str]) -> PathHash {
     names.iter().map(function).fold(PathHash::ROOT, PathHash::child)
 }
 
+/// A builder of the stacks through these nodes.
+fn of(under: Vec<PathHash>) -> TreeBuilder {
+    TreeBuilder::of_stacks(StackFilter { under, ..StackFilter::default() })
+}
+
 #[test]
 fn what_a_tree_has_no_room_for_is_in_the_tree_below_its_caller() {
     let fill = |builder: &mut TreeBuilder| {
@@ -20,7 +25,7 @@ fn what_a_tree_has_no_room_for_is_in_the_tree_below_its_caller() {
     fill(&mut all);
     let all = all.finish(10);
     assert!(all.pruned().samples > 400);
-    let mut below = TreeBuilder::under(vec![hash(&["main", "busy"])]);
+    let mut below = of(vec![hash(&["main", "busy"])]);
     fill(&mut below);
     let below = below.finish(PAGE_NODES);
     assert_eq!(below.pruned(), Pruned::default());
@@ -31,7 +36,7 @@ fn what_a_tree_has_no_room_for_is_in_the_tree_below_its_caller() {
 
 #[test]
 fn nodes_are_told_apart_by_all_of_their_path() {
-    let mut below = TreeBuilder::under(vec![hash(&["main", "a"]), hash(&["main", "b", "c"])]);
+    let mut below = of(vec![hash(&["main", "a"]), hash(&["main", "b", "c"])]);
     for (path, count) in
         [(&["main", "a"][..], 1), (&["a"], 2), (&["main", "b"], 4), (&["main", "b", "c", "d"], 8)]
     {
