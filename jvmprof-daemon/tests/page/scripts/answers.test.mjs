@@ -103,24 +103,32 @@ test("where nobody can be asked, nothing is", () => {
 });
 
 /// What of a view the callers and callees are made from.
-function viewOf(data, through) {
+function viewOf(data, through, canFetch = () => true) {
   const options = { frames: "java" };
   const { root } = jvmprof.buildTree(data, jvmprof.functions(data), options);
   const state = { edits: ["hide:acme.Cart.add", "merge:acme.Tax.of"], part: [1, 2] };
-  return { data, whole: data, tree: root, options, through, times: null, state, hasActivities: () => false };
+  return { data, whole: data, tree: root, options, through, times: null, state, hasActivities: () => false, canFetch };
 }
 
 test("callers and callees are those of all stacks once these are here", async () => {
   const { asked, answers: of } = answers();
   const view = viewOf(treeOf([["acme.Shop.serve;acme.Order.total", 5], ["acme.Shop.serve;pruned:[pruned]", 4]]), of);
   assert.equal(jvmprof.treeThrough(view, "acme.Order.total"), view.tree);
-  assert.deepEqual(asked[0].stacks, { part: null, edits: ["hide:acme.Cart.add"], through: "acme.Order.total" });
+  assert.deepEqual(asked[0].stacks, { part: null, edits: ["hide:acme.Cart.add"], basePart: null, through: "acme.Order.total" });
   asked[0].resolve(treeOf([["acme.Shop.serve;acme.Order.total", 5], ["acme.Shop.serve;acme.Rare.path;native:x;acme.Order.total", 3]]));
   await settled();
   const { callers, callees } = jvmprof.sandwich(jvmprof.treeThrough(view, "acme.Order.total"), "acme.Order.total");
   assert.equal(callees.value, 8);
   assert.deepEqual(paths(callers), { "acme.Shop.serve": [5, 5], "acme.Rare.path": [3, 0], "acme.Rare.path;acme.Shop.serve": [3, 3] });
   assert.equal(asked.length, 1);
+});
+
+test("of two parts that are compared nobody is asked", () => {
+  const { asked, answers: of } = answers();
+  const data = treeOf([["acme.Shop.serve;acme.Order.total", 5], ["acme.Shop.serve;pruned:[pruned]", 4]]);
+  const view = viewOf(data, of, () => false);
+  assert.equal(jvmprof.treeThrough(view, "acme.Order.total"), view.tree);
+  assert.equal(asked.length, 0);
 });
 
 test("what is pruned below a function is among its callees, and nothing is asked for", () => {
