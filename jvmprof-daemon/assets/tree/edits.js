@@ -112,12 +112,11 @@
   /// Which functions of the JDK are shown like the application's; null for none.
   jvmprof.isExpanded = (edits) => matcher(edits, "expand");
 
-  /// Whether an edit does something to the view of these frames, of data that says, or doesn't, in
-  /// what its samples were taken, and has idle waits or hasn't.
-  jvmprof.hasEffect = function ({ kind }, frames, hasActivities = true, hasIdle = true) {
-    if (kind === "activity" || kind === "thread") return hasActivities;
-    if (kind === "idle") return hasIdle;
-    return kind !== "expand" || frames === "app";
+  /// Whether an edit does something to the view of these frames, of data that has, or hasn't, what
+  /// JVMs' samples were taken in, by which kinds of threads, and idle waits.
+  jvmprof.hasEffect = function ({ kind }, frames, { hasActivities = true, hasThreadKinds = true, hasIdle = true } = {}) {
+    const needs = { activity: hasActivities, thread: hasThreadKinds, idle: hasIdle, expand: frames === "app" };
+    return needs[kind] ?? true;
   };
 
   /// Whether the edits leave no sample out and no frame.

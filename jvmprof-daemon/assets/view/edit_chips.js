@@ -24,11 +24,11 @@
     }
 
     /// Shows `part`, the text of a part of the time, and those edits that do something to the view
-    /// of these `frames`, of data that says in what its samples were taken or doesn't; the others
-    /// stay as they are. `idle`: see `jvmprof.idleChip`.
-    show(edits, part, frames, hasActivities, idle = null) {
+    /// of these `frames`, of data that `has` what `jvmprof.hasEffect` asks for; the others stay as
+    /// they are. `idle`: see `jvmprof.idleChip`.
+    show(edits, part, frames, has, idle = null) {
       this.texts = edits.map(({ text }) => text);
-      this.shown = edits.filter((edit) => jvmprof.hasEffect(edit, frames, hasActivities, idle !== null));
+      this.shown = edits.filter((edit) => jvmprof.hasEffect(edit, frames, { ...has, hasIdle: idle !== null }));
       this.node.hidden = this.shown.length === 0 && !part && !idle;
       const hadIdle = document.activeElement?.dataset?.of === "idle";
       const chip = (title, of, does, onclick) => {

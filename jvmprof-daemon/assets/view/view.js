@@ -174,14 +174,16 @@
       this.colours.by = colour;
       const { data: awake, idle } = jvmprof.withoutIdle(this.data, this.functions, edits);
       const edited = jvmprof.editedData(awake, this.functions, edits);
-      const [chosen, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
-      this.showActivities(edited, { chosen, threadKinds });
+      const isTime = this.unit === "samples" || this.unit === "nanoseconds";
+      const [chosen, threadKinds] = [isTime ? jvmprof.chosenActivities(edits) : null, jvmprof.chosenThreadKinds(edits)];
+      this.showActivities(edited, isTime, { chosen, threadKinds });
       this.shown = jvmprof.ofActivities(edited, chosen, threadKinds);
       const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) };
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
       const idleChip = jvmprof.idleChip(idle, this.data.total, this.flame.measure, comparison);
-      this.edits.show(edits, part && jvmprof.partText(part, this.clock), frames, Boolean(this.data.nodes.activity?.length), idleChip);
+      const hasThreadKinds = Boolean(this.data.nodes.activity?.length);
+      this.edits.show(edits, part && jvmprof.partText(part, this.clock), frames, { hasThreadKinds, hasActivities: isTime && hasThreadKinds }, idleChip);
       this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, clock: this.clock, part, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.whole.total });
@@ -195,9 +197,8 @@
       this.search();
     }
 
-    /// Shows where a JVM's time goes, of CPU time.
-    showActivities(data, chosen) {
-      const isTime = this.unit === "samples" || this.unit === "nanoseconds";
+    /// Shows where a JVM's time goes, of CPU time, and the kinds of its threads.
+    showActivities(data, isTime, chosen) {
       const groups = this.functions.filter(({ kind }) => kind === "label").length;
       const { comparison, ofThreads, flame: { measure } } = this;
       const samples = isTime ? jvmprof.activitySamples(data) : null;

@@ -58,9 +58,12 @@ test("an expanded package has an effect in the application's view alone", () => 
 });
 
 test("a kind of thread has an effect where it is known of samples", () => {
-  for (const edit of ["thread:gc", "activity:gc"].map(jvmprof.parseEdit)) {
-    assert.deepEqual([true, false].map((isKnown) => jvmprof.hasEffect(edit, "all", isKnown)), [true, false]);
+  for (const [text, known] of [["thread:gc", "hasThreadKinds"], ["activity:gc", "hasActivities"]]) {
+    const edit = jvmprof.parseEdit(text);
+    assert.deepEqual([true, false].map((isKnown) => jvmprof.hasEffect(edit, "all", { [known]: isKnown })), [true, false]);
   }
+  const ofWaits = { hasThreadKinds: true, hasActivities: false };
+  assert.deepEqual(["thread:gc", "activity:gc"].map((text) => jvmprof.hasEffect(jvmprof.parseEdit(text), "all", ofWaits)), [true, false]);
 });
 
 /// Waits of a pool's threads, of which 90 of 100 are idle: as a recording has them, and as pprof.
@@ -130,7 +133,7 @@ test("a chip says how much is idle, as the edits leave it", () => {
 test("the edit that shows idle waits leaves nothing out, and has an effect where there are some", () => {
   const edit = jvmprof.parseEdit(jvmprof.IDLE_SHOWN);
   assert.equal(jvmprof.isWhole([edit]), true);
-  assert.deepEqual([true, false].map((hasIdle) => jvmprof.hasEffect(edit, "all", true, hasIdle)), [true, false]);
+  assert.deepEqual([true, false].map((hasIdle) => jvmprof.hasEffect(edit, "all", { hasIdle })), [true, false]);
   assert.equal(jvmprof.parseEdit("idle:hidden"), null);
 });
 

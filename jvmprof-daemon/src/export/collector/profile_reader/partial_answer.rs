@@ -134,7 +134,7 @@ impl SelectionContext<'_, '_> {
 
     fn builder(&self) -> TreeBuilder {
         let mut builder = TreeBuilder::under(self.request.query.under.clone());
-        if self.request.has_activities {
+        if self.request.has_thread_kinds {
             builder.count_activities();
         }
         builder
