@@ -196,6 +196,17 @@ fn load(memory: &impl ReadWord, layout: &BlockerLayout, slot: Avma, is_root: boo
 /// Bits below the address, at most.
 const COLOR_BITS: u64 = 16;
 
+/// Returns the object of a reference outside of the heap; `None` if it refers to none, or may say
+/// where the object was.
+pub fn root_object(memory: &impl ReadWord, layout: &BlockerLayout, at: Avma) -> Option<Avma> {
+    load_root(memory, layout, at).filter(|object| *object != UNRESOLVED)
+}
+
+/// Returns the object of a reference in an object, as [`root_object`] does.
+pub fn field_object(memory: &impl ReadWord, layout: &BlockerLayout, at: Avma) -> Option<Avma> {
+    load(memory, layout, at, false).filter(|object| *object != UNRESOLVED)
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -292,6 +303,14 @@ mod tests {
     }
 
     #[test]
+    fn references_are_followed_in_objects_and_outside_of_the_heap() {
+        let words = words(0x4000, 0);
+        assert_eq!(root_object(&words, &LAYOUT, Avma(0x1018)), Some(Avma(0x2000)));
+        assert_eq!(field_object(&words, &LAYOUT, Avma(0x2014)), Some(Avma(0x3000)), "it has 32 bits");
+        assert_eq!(root_object(&words, &LAYOUT, Avma(0x6000)), None);
+    }
+
+    #[test]
     fn references_of_another_color_are_not_followed() {
         let collector = GarbageCollector { kind: GarbageCollector::Z, mask_at: 0x8000, ..LAYOUT.collector };
         let layout = BlockerLayout { collector, oops_are_narrow: 0, ..LAYOUT };
@@ -304,6 +323,7 @@ mod tests {
         let unknown = Some(Blocker { kind: BlockerKind::Entered as u64, object: [0; 2], monitor: 0x4000 });
         assert_eq!(find_blocker(&words, THREAD_POINTER, &layout), unknown);
         assert_eq!(monitored_object(&words, 0x4000, &layout), None);
+        assert_eq!(root_object(&words, &layout, Avma(0x4040)), None);
         let collector = GarbageCollector { kind: GarbageCollector::X, ..collector };
         let layout = BlockerLayout { collector, ..layout };
         words.0.insert(0x1200, 0x5000);

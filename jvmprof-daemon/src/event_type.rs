@@ -95,6 +95,11 @@ pub enum ShownUnit {
 }
 
 impl ShownUnit {
+    /// Returns true for waits, and for what has waits in it.
+    pub const fn is_of_waits(self) -> bool {
+        matches!(self, Self::Waits | Self::WaitingTime | Self::Contentions | Self::LockTime | Self::WallTime)
+    }
+
     /// Returns the unit of a sample type by its name.
     pub fn of_sample_type(name: Option<&str>) -> Self {
         let number = |types: &[SampleType]| types.iter().find(|of| Some(of.name) == name).map(|of| of.number);

@@ -372,7 +372,7 @@
       const names = this.edits().filter(({ kind }) => kind === "thread").map(({ what }) => what);
       const part = kinds && rows && !isOfGroups ? jvmprof.threadTimeline(rows, kinds, this.timeline.all.samples.length) : null;
       this.timeline.limitTo(part, ` of threads: ${names.join(", ")}`);
-      let says = "";
+      let says = this.hasThreadKinds && !this.timeline.all?.activities && names.length ? "The timeline is that of all threads: which kind waited when isn't counted." : "";
       if (kinds && isOfGroups) says = "The timeline of groups is that of all threads: it counts series, which have no kinds of threads.";
       else if (kinds && error) says = `The timeline is that of all threads, since the profiles that say which kind ran when can't be read: ${error.message}`;
       else if (kinds && !rows) says = "The timeline is that of all threads until the profiles are read that say which kind ran when.";
@@ -424,7 +424,7 @@
         unreadable: flame.unreadable ? `${lost}; the collector's log says why.` : null,
         times: this.noTimes ?? untimed,
       });
-      const hasJvm = Boolean(flame.tree.nodes.activity?.length);
+      const hasJvm = (this.hasThreadKinds = Boolean(flame.tree.nodes.activity?.length));
       this.timeline.show(timeline, this.rate(flame.period_ns), hasJvm ? flame.activities?.samples : null, this.chosenActivities());
       this.filters.setLabels(labels);
       this.filters.series.textContent = `${format.count(flame.series)} series · ${format.count(flame.profiles)} profiles`;

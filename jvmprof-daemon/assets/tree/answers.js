@@ -24,7 +24,7 @@
   /// Which of the stacks a ProfileView shows: `{part, edits, basePart}`, those of a part of the time
   /// and what edits leave of them, beside those of another part if there are two.
   jvmprof.chosenStacks = function (view) {
-    const edits = jvmprof.filters(view.state.edits.map(jvmprof.parseEdit).filter(Boolean), view.hasActivities());
+    const edits = jvmprof.filters(view.state.edits.map(jvmprof.parseEdit).filter(Boolean), view.has());
     const { part, basePart } = view.times ? view.state : { part: null, basePart: null };
     return { part, edits: edits.map(({ text }) => text), basePart };
   };

@@ -1,7 +1,8 @@
 // What a user takes out of a profile: stacks without or with a function, and frames that are merged
 // into their callers; which packages of the JDK are expanded in the application's view; and what of
 // a JVM's time and of its threads is shown. Each is text, `only:acme.Order.total`, which the
-// address keeps; `acme.*` is all of a package or class.
+// address keeps; `acme.*` is all of a package or class. Idle waits are left out without an edit,
+// and shown by one.
 "use strict";
 
 (function (jvmprof) {
@@ -15,10 +16,14 @@
       return activity && `Only ${activity.name}`;
     },
     thread: (what) => (jvmprof.THREAD_KINDS.some(({ key }) => key === what) ? `Only threads: ${what}` : undefined),
+    idle: (what) => (what === "shown" ? "With idle waits" : undefined),
   };
 
+  /// The edit that shows idle waits.
+  jvmprof.IDLE_SHOWN = "idle:shown";
+
   jvmprof.parseEdit = function (text) {
-    const [, kind, what] = /^(only|hide|merge|expand|activity|thread):(.+)$/s.exec(text) ?? [];
+    const [, kind, what] = /^(only|hide|merge|expand|activity|thread|idle):(.+)$/s.exec(text) ?? [];
     const title = kind && KINDS[kind](what);
     return title ? { kind, what, text, title } : null;
   };
@@ -55,6 +60,25 @@
     return jvmprof.withSamples(data, (node) => stays(node));
   };
 
+  /// The leaf of a wait in which a thread had nothing to do, as pipeline/off_cpu/wait_labels.rs
+  /// names it. A profile that was read from pprof has it as native code of no file.
+  const IDLE_LEAF = /^\[wait: [a-z_]+, idle(\]|: )/;
+  const isIdle = ({ kind, name, module }) => (kind === "marker" || (kind === "native" && !module)) && IDLE_LEAF.test(name);
+
+  /// The data without idle waits, unless an edit shows them, and what they are: `{data, idle}`, of
+  /// which `idle` is null where there are none, or `{counts, isHidden}`, their sums in the base and
+  /// the data.
+  jvmprof.withoutIdle = function (data, functions, edits) {
+    const { parent, function: functionOf, total, base } = data.nodes;
+    const leaves = new Set(functions.filter(isIdle));
+    const isOfIdle = (node) => leaves.has(functions[functionOf[node]]);
+    const sum = (own) => own.reduce((all, of, node) => (isOfIdle(node) ? all + of : all), 0);
+    const counts = leaves.size ? [base ?? [], total].map((of) => sum(jvmprof.ownSamples(parent, of))) : [0, 0];
+    if (!(counts[0] > 0 || counts[1] > 0)) return { data, idle: null };
+    const isHidden = !edits.some(({ kind }) => kind === "idle");
+    return { data: isHidden ? jvmprof.withSamples(data, (node) => !isOfIdle(node)) : data, idle: { counts, isHidden } };
+  };
+
   /// The data with only the own samples of nodes that `stays` keeps.
   jvmprof.withSamples = function (data, stays) {
     const keep = (total) => total && keptTotals(data.nodes.parent, total, stays);
@@ -88,18 +112,18 @@
   /// Which functions of the JDK are shown like the application's; null for none.
   jvmprof.isExpanded = (edits) => matcher(edits, "expand");
 
-  /// Those that leave samples out of data that says, or doesn't, in what these were taken: the
-  /// collector knows them by the same texts.
-  jvmprof.filters = (edits, hasActivities) =>
-    edits.filter(({ kind }) => kind === "only" || kind === "hide" || (hasActivities && (kind === "activity" || kind === "thread")));
+  /// Those that leave samples out of data that `has` (see `jvmprof.hasEffect`) in what these were
+  /// taken, or hasn't: the collector knows them by the same texts.
+  jvmprof.filters = (edits, { hasActivities = false, hasThreadKinds = false }) =>
+    edits.filter(({ kind }) => ({ only: true, hide: true, activity: hasActivities, thread: hasThreadKinds })[kind] ?? false);
 
-  /// Whether an edit does something to the view of these frames, of data that says, or doesn't, in
-  /// what its samples were taken.
-  jvmprof.hasEffect = function ({ kind }, frames, hasActivities = true) {
-    if (kind === "activity" || kind === "thread") return hasActivities;
-    return kind !== "expand" || frames === "app";
+  /// Whether an edit does something to the view of these frames, of data that has, or hasn't, what
+  /// JVMs' samples were taken in, by which kinds of threads, and idle waits.
+  jvmprof.hasEffect = function ({ kind }, frames, { hasActivities = true, hasThreadKinds = true, hasIdle = true } = {}) {
+    const needs = { activity: hasActivities, thread: hasThreadKinds, idle: hasIdle, expand: frames === "app" };
+    return needs[kind] ?? true;
   };
 
   /// Whether the edits leave no sample out and no frame.
-  jvmprof.isWhole = (edits) => edits.every(({ kind }) => kind === "expand");
+  jvmprof.isWhole = (edits) => edits.every(({ kind }) => kind === "expand" || kind === "idle");
 })(globalThis.jvmprof);

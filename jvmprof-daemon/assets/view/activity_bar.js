@@ -1,6 +1,6 @@
 // Where a JVM's CPU time goes: a bar of shares, and below it a button for each, which shows that
-// part alone. Two profiles beside each other have two bars. Below them, a button for each kind of
-// thread.
+// part alone. Two profiles beside each other have two bars. Below them, and of waits by themselves,
+// a button for each kind of thread.
 "use strict";
 
 (function (jvmprof) {
@@ -31,31 +31,36 @@
     }
 
     /// `samples`: those of `jvmprof.activitySamples`, or null; `threadSamples`: those of
-    /// `jvmprof.threadKindSamples`. `chosen` and `threadKinds`: sets of them, or null.
+    /// `jvmprof.threadKindSamples`, or null. `chosen` and `threadKinds`: sets of them, or null.
     /// `comparison`: of the two sides, if there are two; `ofThreads`: stacks are grouped by threads
     /// or their kinds.
     show(samples, threadSamples, { chosen, threadKinds, isOne, ofThreads, measure, comparison }) {
       Object.assign(this, { samples, threadSamples, chosen, threadKinds, measure, comparison });
-      this.node.hidden = !samples;
-      if (!samples) return;
+      // What isn't known stands last.
+      this.kinds = threadSamples ? this.seen(threadSamples, jvmprof.THREAD_KINDS).sort((a, b) => (a === 0) - (b === 0) || a - b) : [];
+      this.threads.hidden = this.kinds.filter((index) => index > 0).length < 2 && !(threadSamples && threadKinds);
+      this.node.hidden = !samples && this.threads.hidden;
+      for (const part of [this.title, this.bars, this.buttons]) part.hidden = !samples;
+      if (samples) this.nameTime(samples, isOne, ofThreads);
+      this.draw();
+    }
+
+    nameTime(samples, isOne, ofThreads) {
       const isHost = samples.main[jvmprof.ACTIVITIES.length - 1] > 0 || !isOne;
       const whose = ofThreads ? "the threads'" : isHost ? "the JVMs'" : "this JVM's";
       this.title.textContent = `Where ${whose} time goes`;
       this.buttons.setAttribute("aria-label", `${this.title.textContent}: show a part alone`);
-      this.draw();
     }
 
     draw() {
-      if (!this.samples) return;
-      const { main, base } = this.samples;
-      const sides = this.comparison && base ? [["before", base], ["after", main]] : [["", main]];
-      this.bars.replaceChildren(...sides.map(([name, counts]) => this.bar(name, counts)));
+      if (this.node.hidden) return;
       const had = document.activeElement?.dataset?.edit;
-      this.buttons.replaceChildren(...this.seen(this.samples, jvmprof.ACTIVITIES).map((index) => this.button(index)));
-      // What isn't known stands last.
-      const kinds = this.seen(this.threadSamples, jvmprof.THREAD_KINDS).sort((a, b) => (a === 0) - (b === 0) || a - b);
-      this.threads.hidden = kinds.filter((index) => index > 0).length < 2 && !this.threadKinds;
-      this.threads.replaceChildren(element("span.activity-name", {}, "Threads"), ...kinds.map((index) => this.threadButton(index)));
+      const { main, base } = this.samples ?? {};
+      const sides = this.comparison && base ? [["before", base], ["after", main]] : main ? [["", main]] : [];
+      this.bars.replaceChildren(...sides.map(([name, counts]) => this.bar(name, counts)));
+      const activities = this.samples ? this.seen(this.samples, jvmprof.ACTIVITIES) : [];
+      this.buttons.replaceChildren(...activities.map((index) => this.button(index)));
+      this.threads.replaceChildren(element("span.activity-name", {}, "Threads"), ...this.kinds.map((index) => this.threadButton(index)));
       if (had) this.node.querySelector(`[data-edit="${had}"]`)?.focus();
     }
 
@@ -124,7 +129,7 @@
     }
 
     focus() {
-      this.buttons.querySelector("button")?.focus();
+      this.node.querySelector("button")?.focus();
     }
   }
 

@@ -3,7 +3,17 @@
 "use strict";
 
 (function (jvmprof) {
-  const { element, icon } = jvmprof;
+  const { element, format, icon } = jvmprof;
+
+  /// What a chip says of idle waits, `{title, isHidden}`: how much they are, and their share; null
+  /// without any. `idle`: see `jvmprof.withoutIdle`; `total`: of the data with them.
+  jvmprof.idleChip = function (idle, total, measure, comparison) {
+    if (!idle) return null;
+    const [, main] = idle.counts;
+    const what = comparison ? comparison.beforeAfter(idle.counts) : measure.number(main);
+    const share = comparison ? "" : ` (${format.share(main, total)})`;
+    return { title: `${idle.isHidden ? "Without" : "With"} ${what} idle${share}`, isHidden: idle.isHidden };
+  };
 
   class EditChips {
     /// `onChange(edits)` gets the texts of what stays, `onParts({part, basePart})` the parts of the
@@ -15,23 +25,28 @@
     }
 
     /// Shows the parts of the time, `clock`: see view.js, and those edits that do something to the
-    /// view of these `frames`, of data that says in what its samples were taken or doesn't; the
-    /// others stay as they are.
-    show(edits, { part, basePart, clock }, frames, hasActivities) {
+    /// view of these `frames`, of data that `has` what `jvmprof.hasEffect` asks for; the others stay
+    /// as they are. `idle`: see `jvmprof.idleChip`.
+    show(edits, { part, basePart, clock }, frames, has, idle = null) {
       this.texts = edits.map(({ text }) => text);
-      this.shown = edits.filter((edit) => jvmprof.hasEffect(edit, frames, hasActivities));
-      this.node.hidden = this.shown.length === 0 && !part;
+      this.shown = edits.filter((edit) => jvmprof.hasEffect(edit, frames, { ...has, hasIdle: idle !== null }));
+      this.node.hidden = this.shown.length === 0 && !part && !idle;
+      const hadIdle = document.activeElement?.dataset?.of === "idle";
+      const shown = ({ kind, title, text }) => this.chip(kind === "idle" ? idle.title : title, () => this.takeBack(text), kind);
       const undo = element("button.chip.add", { type: "button", title: "Undo the last one (u)", onclick: () => this.undo() }, "Undo");
       this.node.replaceChildren(
+        ...(idle?.isHidden ? [this.chip(idle.title, () => this.onChange([...this.texts, jvmprof.IDLE_SHOWN]), "idle", "Show idle waits")] : []),
         ...(part ? this.partChips(part, basePart, (of) => jvmprof.partText(of, clock)) : []),
-        ...this.shown.map(({ title, text }) => this.chip(title, () => this.takeBack(text))),
+        ...this.shown.map(shown),
         ...(this.shown.length ? [undo] : []),
       );
+      // It goes on where it was, since a press may take back what the one before it did.
+      if (hadIdle) this.node.querySelector('[data-of="idle"]')?.focus();
     }
 
-    chip(title, onclick) {
-      const remove = element("button.chip-remove", { type: "button", "aria-label": `Take back: ${title}`, title: "Take back", onclick }, icon("close"));
-      return element("div.chip", {}, element("span.chip-text", { title }, title), remove);
+    chip(title, onclick, of = "part", does = "Take back") {
+      const button = { type: "button", "aria-label": `${does}: ${title}`, title: does, "data-of": of, onclick };
+      return element("div.chip", {}, element("span.chip-text", { title }, title), element("button.chip-remove", button, icon("close")));
     }
 
     partChips(part, basePart, text) {

@@ -165,8 +165,14 @@
       this.drawTree();
     }
 
-    hasActivities() {
-      return Boolean(this.whole.nodes.activity?.length);
+    isTime() {
+      return this.unit === "samples" || this.unit === "nanoseconds";
+    }
+
+    /// What the data says of its samples: see `jvmprof.hasEffect`.
+    has() {
+      const hasThreadKinds = Boolean(this.whole.nodes.activity?.length);
+      return { hasThreadKinds, hasActivities: hasThreadKinds && this.isTime() };
     }
 
     /// Shows what edits leave, the whole or the chosen part of it, or two parts beside each other, as
@@ -199,22 +205,25 @@
       const comparison = this.sides && new jvmprof.Comparison(this.sides, by, this.unit);
       for (const it of [this, this.flame, this.table]) it.comparison = comparison;
       this.colours.by = colour;
-      const edited = jvmprof.editedData(this.data, this.functions, left);
-      const [chosen, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
+      const { data: awake, idle } = jvmprof.withoutIdle(this.data, this.functions, edits);
+      const edited = jvmprof.editedData(awake, this.functions, left);
+      const chosen = this.isTime() ? jvmprof.chosenActivities(edits) : null;
+      const threadKinds = jvmprof.chosenThreadKinds(edits);
       this.showActivities(edited, { chosen, threadKinds });
-      this.shown = jvmprof.ofActivities(edited, jvmprof.chosenActivities(left), jvmprof.chosenThreadKinds(left));
+      this.shown = jvmprof.ofActivities(edited, chosen && jvmprof.chosenActivities(left), jvmprof.chosenThreadKinds(left));
       const options = (this.options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) });
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.edits.show(edits, { part, basePart, clock: this.clock }, frames, this.hasActivities());
+      const idleChip = jvmprof.idleChip(idle, this.data.total, this.flame.measure, comparison);
+      this.edits.show(edits, { part, basePart, clock: this.clock }, frames, this.has(), idleChip);
       this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, clock: this.clock, part, basePart, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.whole.total });
       this.flame.draw(root, root.value);
-      this.isEdited = !jvmprof.isWhole(left);
+      this.isEdited = Boolean(idle?.isHidden) || !jvmprof.isWhole(left);
       this.isPart = this.isEdited || (part !== null && !applied.length);
       this.drawTable(this.isPart);
-      const isToAsk = this.canFetch() && filters.length > applied.length && jvmprof.lacksStacks(this.data, this.shown);
+      const isToAsk = this.canFetch() && filters.length > applied.length && jvmprof.lacksStacks(awake, this.shown);
       this.edited.want(isToAsk ? { part, edits: filters } : null);
       this.showLegend();
       this.showNotices();
@@ -223,10 +232,10 @@
       this.search();
     }
 
-    /// Shows where a JVM's time goes, of CPU time.
+    /// Shows where a JVM's time goes, of CPU time, and the kinds of its threads.
     showActivities(data, chosen) {
-      const isTime = this.unit === "samples" || this.unit === "nanoseconds";
-      const groups = this.whole.functions.kind.filter((kind) => jvmprof.KINDS[kind] === "label").length;
+      const isTime = this.isTime();
+      const groups = this.functions.filter(({ kind }) => kind === "label").length;
       const { comparison, ofThreads, flame: { measure } } = this;
       const samples = isTime ? jvmprof.activitySamples(data) : null;
       this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2, ofThreads, measure, comparison });

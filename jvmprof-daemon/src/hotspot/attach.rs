@@ -314,11 +314,13 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// or starts.
     pub fn blockers(&self) -> Option<JvmBlockers> {
         let current_thread = self.blocker_variables.current_thread?;
+        let fields = self.blocker_fields.as_ref()?;
         Some(JvmBlockers {
-            layout: self.blocker_fields.as_ref()?.read(self.blocker_variables, &self.memory)?,
+            layout: fields.read(self.blocker_variables, &self.memory)?,
             current_thread,
             image: self.image,
             owners: self.runtime_state_fields.owners.clone(),
+            names: fields.names(self.blocker_variables.names, &self.memory),
             heap: self.heap_layout()?,
         })
     }

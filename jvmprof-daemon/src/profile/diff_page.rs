@@ -58,7 +58,7 @@ fn type_names(profile: &Profile, which: &'static str) -> Result<Vec<String>, Dif
 
 fn compared_type(before: &Profile, after: &Profile, name: &str) -> Result<ComparedType, DiffError> {
     let mut builder = TreeBuilder::default();
-    if matches!(name, "samples" | "cpu") {
+    if matches!(name, "samples" | "cpu") || ShownUnit::of_sample_type(Some(name)).is_of_waits() {
         builder.count_activities();
     }
     let mut add = |profile: &Profile, which, is_base| {

@@ -226,7 +226,7 @@ fn tree(
     groups: StackGroups,
 ) -> (CallTree, SampleTimes) {
     let mut builder = TreeBuilder::default();
-    if batch.event == EventType::Cpu {
+    if !matches!(batch.event, EventType::Allocation | EventType::Pause) {
         builder.count_activities();
     }
     let group = |labels: &LabelSet| {
@@ -299,7 +299,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::profile::model::{Frame, FrameKind, Line, Sample, Series};
+    use crate::profile::model::{Frame, FrameKind, Line, Sample, SampleLabel, SampleLabels, Series};
 
     fn batch(names: &[&str], processes: &[(&str, &str)]) -> Batch {
         let frames: Vec<_> = names
@@ -409,6 +409,24 @@ mod tests {
         assert!(types.iter().copied().eq(expected.iter().map(|(name, unit)| (name, unit))), "{types:?}");
         let total = |of: usize| &data["trees"][data["types"][of]["tree"].as_u64().unwrap() as usize]["total"];
         assert_eq!([total(0), total(1), total(2), total(3)], [6, 6, 30_303_030, 3]);
+    }
+
+    #[test]
+    fn waits_have_the_kinds_of_their_threads_as_cpu_time_has() {
+        let column = |event| {
+            let mut batch = batch(&["main"], &[("java", "1")]);
+            batch.event = event;
+            let label = SampleLabel { name: "thread_kind".into(), value: "gc".into() };
+            batch.series[0].samples[0].labels = SampleLabels::new([label]);
+            data(&page(&batch, "t"))["trees"][0]["nodes"]["activity"].clone()
+        };
+        for event in
+            [EventType::Cpu, EventType::OffCpu, EventType::Wall, EventType::Lock, EventType::LockHolder]
+        {
+            // Above the number of what it was taken in stands that of the kind.
+            assert_eq!(column(event), serde_json::json!([[], [3 << 4 | 1]]), "{event:?}");
+        }
+        assert_eq!(column(EventType::Allocation), Value::Null);
     }
 
     #[test]

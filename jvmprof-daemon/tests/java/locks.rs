@@ -2,6 +2,7 @@
 //! for, of which class that is, who has it, and how long it takes.
 
 mod holders;
+mod owners;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -67,8 +68,7 @@ public class Contended {
 }
 "#;
 
-/// Methods that wait for a lock, the lock's class, and the name of the thread that has it, as far
-/// as the kernel keeps it.
+/// Methods that wait for a lock, the lock's class, and the name of the thread that has it.
 const LOCKS: [(&str, &str, &str); 3] = [
     ("wantsFirst", "Contended$First", "holder of first"),
     ("wantsSecond", "Contended$Second", "runs in second"),
@@ -154,8 +154,7 @@ fn a_locks_class_and_its_holder_are_what_the_program_knows() {
                     found.iter().filter(|wait| is(wait)).map(|wait| wait.delay_ns).sum()
                 };
                 let known = of(&|wait| !wait.holder.is_empty());
-                // The kernel keeps 15 bytes of a name.
-                let right = of(&|wait| !holder.is_empty() && wait.holder == &holder[..holder.len().min(15)]);
+                let right = of(&|wait| !holder.is_empty() && wait.holder == holder);
                 let ratio = delay / measured[method];
                 println!(
                     "{case} {method}: {ratio:.3} of {:.0} ms, {} stacks, holder known of {:.3}, right of {:.4}",

@@ -116,8 +116,8 @@ pub(crate) fn waited(folded: &str, frame: &str) -> BTreeMap<String, f64> {
         let (stack, value) = line.rsplit_once(' ').expect("a stack and its value");
         let leaf = stack.rsplit(';').next().expect("a frame");
         let cause = leaf.strip_prefix("[wait: ").and_then(|leaf| leaf.strip_suffix(']'));
-        // The class of a monitor or blocker stands after it.
-        let cause = cause.map(|cause| cause.split_once(": ").map_or(cause, |(cause, _)| cause));
+        // Behind it stand that the wait is idle, and the class of a monitor or blocker.
+        let cause = cause.map(|cause| cause.split([',', ':']).next().unwrap_or(cause));
         let value: f64 = value.parse().expect("a number");
         *sums.entry(cause.expect("the leaf is the cause").to_owned()).or_default() += value;
     }
@@ -211,8 +211,8 @@ fn a_thread_that_is_stuck_is_seen_while_it_is() {
         let locks = summary["lock"]["locks"].as_array().expect("a table");
         let lock = locks.iter().find(|row| row["method"] == "Stuck.stuck").expect("a lock");
         assert_eq!(lock["name"], "java.lang.Object", "JDK {feature}: {lock}");
-        // The launcher's name for the thread that runs `main`.
-        assert_eq!(lock["holder"]["name"], "java", "JDK {feature}: {lock}");
+        // To the kernel it is the launcher's, `java`.
+        assert_eq!(lock["holder"]["name"], "main", "JDK {feature}: {lock}");
     }
 }
 

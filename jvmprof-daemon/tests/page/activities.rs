@@ -2,12 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::export::collector::ReadLimits;
+use jvmprof_daemon::profile::model::Batch;
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, busy_jvm, window};
 use crate::record::{write, write_all};
-use crate::server::{Server, fill_busy, open};
+use crate::server::{Server, fill_busy, open, push};
 use crate::widths::{WIDTHS, assert_all_is_reachable};
 use crate::{IDLE, picture, visit};
 
@@ -407,16 +409,85 @@ fn without_a_jvm_or_cpu_time_there_is_no_bar() {
     let url = write(&native, &folder.path().join("native.html"));
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &url);
-    let is_shown = "document.querySelector('.activity').checkVisibility()";
+    let is_shown = "document.querySelector('.activity-bars').checkVisibility()";
     assert_eq!(browser.evaluate(is_shown), false);
     let cpu = busy_jvm(SystemTime::now(), Duration::from_secs(10), 2_000, &mut Numbers::new(1));
     let mut waits = cpu.clone();
-    waits.event = jvmprof_daemon::event_type::EventType::OffCpu;
+    waits.event = EventType::OffCpu;
     let url = write_all(&[cpu, waits], &folder.path().join("both.html"));
     visit(&mut browser, &url);
     assert_eq!(browser.evaluate(is_shown), true);
     browser.open("about:blank");
     visit(&mut browser, &format!("{url}#type=off_cpu"));
     assert_eq!(browser.evaluate(is_shown), false);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// Waits of the threads of a JVM, of which those of its collector take 720 periods of CPU time.
+fn waits(event: EventType, start: SystemTime) -> Batch {
+    let mut batch = busy_jvm(start, Duration::from_secs(10), 4_000, &mut Numbers::new(1));
+    batch.event = event;
+    for sample in batch.series.iter_mut().flat_map(|series| &mut series.samples) {
+        sample.times.clear();
+    }
+    batch
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn waits_are_shown_of_a_kind_of_threads_alone_on_both_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = SystemTime::now() - Duration::from_secs(60);
+    let batches = [EventType::OffCpu, EventType::Wall, EventType::Lock].map(|event| waits(event, before));
+    let recorded = write_all(&batches, &folder.path().join("x.html"));
+    let store = open(&folder.path().join("store"));
+    push(&store, &batches[0]);
+    let server = Server::start(store, ReadLimits::default());
+    let collected = format!("{}/?type=off_cpu:off_cpu&match=comm=java", server.url);
+    let mut browser = Browser::start(1440, 900);
+    let kinds = "[...document.querySelectorAll('.thread-button')].map((it) => it.children[0].textContent)";
+    let of_gc = 720 * 10_101_010_u64;
+    for (page, url) in [
+        ("off_cpu", format!("{recorded}#type=off_cpu&edit=activity:gc")),
+        ("wall", format!("{recorded}#type=wall&edit=activity:gc")),
+        ("delay", format!("{recorded}#type=delay&edit=activity:gc")),
+        ("collector", format!("{collected}&edit=activity:gc")),
+    ] {
+        browser.open("about:blank");
+        visit(&mut browser, &url);
+        let all = browser.evaluate(TOTAL).as_u64().unwrap();
+        assert!(all > 2 * of_gc, "{page}: what it was taken in is CPU time's alone");
+        assert_eq!(browser.evaluate("document.querySelector('.edits').hidden"), true, "{page}");
+        let expected = ["java", "gc", "compiler", "vm", "native", "unknown"];
+        assert_eq!(browser.evaluate(kinds), serde_json::json!(expected), "{page}");
+        let has_bar = "document.querySelector('.activity-bars').checkVisibility()";
+        assert_eq!(browser.evaluate(has_bar), false, "{page}");
+        browser.press("t");
+        assert_eq!(browser.evaluate("document.activeElement.dataset.edit"), "thread:java", "{page}");
+        browser.point(&thread_button("gc"), true);
+        browser.wait_for(&format!("{TOTAL} === {of_gc}"));
+        let chip = "document.querySelector('.edits .chip-text').textContent";
+        assert_eq!(browser.evaluate(chip), "Only threads: gc", "{page}");
+        let url_of_gc = browser.evaluate("location.href");
+        browser.open("about:blank");
+        browser.open(url_of_gc.as_str().unwrap());
+        browser.wait_for(&format!("globalThis.jvmprof?.view?.tree && {TOTAL} === {of_gc} && {IDLE}"));
+        browser.press("u");
+        browser.wait_for(&format!("{TOTAL} === {all}"));
+        for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+            browser.resize(width, 900);
+            browser.prefer(scheme);
+            assert_all_is_reachable(&mut browser, width, page);
+            picture(&mut browser, &format!("threads-{page}-{width}-{scheme}"));
+        }
+        browser.resize(1440, 900);
+    }
+    browser.point(&thread_button("gc"), true);
+    let note = "document.querySelector('.choices > .notice').innerText";
+    browser.wait_for(&format!("{note}.includes('that of all threads')"));
+    browser.open("about:blank");
+    visit(&mut browser, &format!("{recorded}#type=wall&group=thread_kind"));
+    let groups = "jvmprof.view.tree.children.map(({ name }) => name).sort().join(' ')";
+    assert_eq!(browser.evaluate(groups), "(no thread_kind) compiler gc java native vm");
     assert_eq!(browser.complaints, [""; 0]);
 }

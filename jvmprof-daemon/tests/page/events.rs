@@ -1,21 +1,25 @@
-//! A recording of CPU time and allocation.
+//! Recordings of events beside CPU time: allocation, waits.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::event_type::EventType;
+use jvmprof_daemon::export::collector::ReadLimits;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, SampleLabels, Series};
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::record::write_all;
-use crate::{picture, visit};
+use crate::server::{Server, open, push};
+use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::{IDLE, picture, visit};
+
+fn frame(kind: FrameKind, name: &str) -> Arc<Frame> {
+    Arc::new(Frame { kind, address: None, mapping: None, lines: vec![Line::named(name)] })
+}
 
 /// A stack that stands for three events.
 pub(crate) fn sampled(event: EventType, start: SystemTime) -> Batch {
-    let frame = |kind, name: &str| {
-        Arc::new(Frame { kind, address: None, mapping: None, lines: vec![Line::named(name)] })
-    };
     let frames = [frame(FrameKind::Class, "byte[]"), frame(FrameKind::Java, "acme.Buffers.grow")];
     let sample = Sample {
         frames: frames.into(),
@@ -90,5 +94,83 @@ fn each_type_has_the_name_that_the_collectors_page_has_for_it() {
          Delay by lock holder, Caused contentions, \
          Time of pauses, Pauses of JVMs"
     );
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// The time of two threads of a pool, of which one waits for a task and the other one for a lock.
+fn waits(event: EventType, start: SystemTime) -> Batch {
+    let condition = "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject";
+    let get_task = "java.util.concurrent.ThreadPoolExecutor.getTask";
+    let lock = "java.util.concurrent.locks.ReentrantLock$NonfairSync";
+    let samples = [
+        (format!("[wait: park, idle: {condition}]"), get_task, 90),
+        (format!("[wait: park: {lock}]"), "com.acme.shop.Order.total", 10),
+    ];
+    let samples = samples.map(|(leaf, caller, seconds)| {
+        let run = frame(FrameKind::Java, "java.lang.Thread.run");
+        let frames = [frame(FrameKind::Marker, &leaf), frame(FrameKind::Java, caller), run];
+        Sample::of_events(frames.into(), seconds, seconds * 1_000_000_000)
+    });
+    let series = Series { samples: samples.into(), ..sampled(event, start).series.remove(0) };
+    Batch { series: vec![series], ..sampled(event, start) }
+}
+
+const SECONDS: &str = "jvmprof.view.tree.value / 1e9";
+const CHIPS: &str =
+    "[...document.querySelectorAll('.edits .chip-text')].map((it) => it.textContent).join(', ')";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn idle_waits_are_hidden_until_they_are_asked_for_which_the_address_keeps() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = SystemTime::now() - Duration::from_secs(60);
+    let batches = [EventType::OffCpu, EventType::Wall].map(|event| waits(event, before));
+    let recorded = write_all(&batches, &folder.path().join("x.html"));
+    let store = open(&folder.path().join("store"));
+    push(&store, &batches[0]);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    let has = |seconds: u32| format!("globalThis.jvmprof?.view?.tree && {SECONDS} === {seconds} && {IDLE}");
+    let has_idle = "jvmprof.view.flame.root.descendants().some((d) => d.data.name.endsWith('.getTask'))";
+    let chip = "document.querySelector('.edits [data-of=idle]')";
+    for (page, url) in [
+        ("off_cpu", recorded.clone()),
+        ("wall", format!("{recorded}#type=wall")),
+        ("collector", format!("{}/?type=off_cpu:off_cpu", server.url)),
+    ] {
+        browser.open("about:blank");
+        browser.open(&url);
+        browser.wait_for(&has(10));
+        assert_eq!(browser.evaluate(CHIPS), "Without 90.0 s idle (90.0 %)", "{page}");
+        assert_eq!(browser.evaluate(has_idle), false, "{page}");
+        browser.point(chip, true);
+        browser.wait_for(&has(100));
+        assert_eq!(browser.evaluate(CHIPS), "With 90.0 s idle (90.0 %)", "{page}");
+        assert_eq!(browser.evaluate(has_idle), true, "{page}");
+        let url_with_idle = browser.evaluate("location.href");
+        let url_with_idle = url_with_idle.as_str().unwrap();
+        assert!(url_with_idle.contains("edit=idle%3Ashown"), "{page}: {url_with_idle}");
+        browser.open("about:blank");
+        browser.open(url_with_idle);
+        browser.wait_for(&has(100));
+        browser.press("u");
+        browser.wait_for(&has(10));
+        browser.evaluate("history.back()");
+        browser.wait_for(&has(100));
+        // By keys, again and again.
+        browser.evaluate(&format!("({chip}).focus()"));
+        for seconds in [10, 100, 10] {
+            browser.press("Enter");
+            browser.wait_for(&has(seconds));
+            assert_eq!(browser.evaluate(&format!("document.activeElement === {chip}")), true, "{page}");
+        }
+        for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+            browser.resize(width, 900);
+            browser.prefer(scheme);
+            assert_all_is_reachable(&mut browser, width, page);
+            picture(&mut browser, &format!("idle-{page}-{width}-{scheme}"));
+        }
+        browser.resize(1440, 900);
+    }
     assert_eq!(browser.complaints, [""; 0]);
 }

@@ -192,8 +192,9 @@ fn evaluate_java(mode: &JvmRecording, java: &Java) -> (String, anyhow::Result<()
     let verdict = (|| {
         ensure!(samples >= LEAST_SAMPLES, "only {samples} samples of {LEAST_SAMPLES}");
         ensure!(whole * 100 >= samples * mode.whole_percent(), "{whole} of {samples} stacks are whole");
-        let has_waits =
-            java.folded.contains(";thread_native_entry;") && java.folded.contains("[wait: futex] ");
+        let has_futex =
+            ["[wait: futex] ", "[wait: futex, idle] "].iter().any(|leaf| java.folded.contains(leaf));
+        let has_waits = java.folded.contains(";thread_native_entry;") && has_futex;
         ensure!(
             mode.recording != Recording::Waits || has_waits,
             "no thread of the JVM waits for a futex:\n{}",

@@ -432,6 +432,27 @@ async fn pauses_are_those_of_the_chosen_jvms_and_time_whatever_is_counted() {
 }
 
 #[tokio::test]
+async fn waits_have_the_kinds_of_their_threads_and_no_timeline_of_activities() {
+    let page = PageClient::new();
+    let stack = vec![frame(FrameKind::Native, "leaf")];
+    let mut waits = batch(vec![series(&[("comm", "java")], vec![(stack, 4)])]);
+    waits.event = EventType::OffCpu;
+    let label = SampleLabel { name: "thread_kind".into(), value: "gc".into() };
+    waits.series[0].samples[0].labels = SampleLabels::new([label]);
+    let profile = NewProfile {
+        labels: with_name(&waits.series[0].labels, "off_cpu").into(),
+        start: UnixNanos(START * 1_000_000),
+        duration: Duration::from_secs(10),
+        samples: 4,
+        pprof: pprof::to_bytes(&pprof::for_push(&waits, &waits.series[0])).unwrap().into(),
+    };
+    page.store.append(&[profile]).unwrap();
+    let flame = page.json(&format!("/api/flamegraph?{}", range("&type=off_cpu:off_cpu"))).await;
+    assert_eq!(flame["tree"]["nodes"]["activity"], json!([[], [3 << 4 | 1]]), "{flame}");
+    assert_eq!((&flame["unit"], &flame["activities"]), (&json!("waiting_time"), &Value::Null));
+}
+
+#[tokio::test]
 async fn files_of_the_page_are_served_compressed_and_only_once() {
     let page = PageClient::new();
     let (status, headers, body) = page.get("/").await;

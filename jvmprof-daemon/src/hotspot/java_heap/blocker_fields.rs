@@ -2,14 +2,14 @@
 
 use jvmprof_common::blocker::BlockerLayout;
 
-use super::HeapLayout;
+use super::{HeapLayout, ThreadNameLayout};
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::runtime_state::monitor_owners::OwnerFields;
 use crate::hotspot::runtime_state::vm_flags::FlagFields;
 use crate::hotspot::virtual_threads::collector_layout::CollectorFields;
 use crate::hotspot::vmstructs::exported_symbols::Image;
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;
-use crate::hotspot::vmstructs::symtab_variables::BlockerVariables;
+use crate::hotspot::vmstructs::symtab_variables::{BlockerVariables, NameVariables};
 use crate::types::{Avma, Svma};
 
 /// Addresses and offsets that lead to a [`BlockerLayout`].
@@ -18,6 +18,8 @@ pub(crate) struct BlockerFields {
     pending_monitor: u16,
     waiting_monitor: u16,
     thread_object: u16,
+    /// `JavaThread::_threadObj`.
+    own_object: u16,
     has_handles: bool,
     monitor_object: u16,
     monitor_owner: u16,
@@ -40,6 +42,8 @@ pub struct JvmBlockers {
     pub image: Image,
     /// By what the owners of its monitors are found, if it says that.
     pub owners: Option<OwnerFields>,
+    /// Where they have their names, if it says that.
+    pub names: Option<ThreadNameLayout>,
     pub heap: HeapLayout,
 }
 
@@ -63,6 +67,7 @@ impl BlockerFields {
                 "Thread::_current_waiting_monitor",
             ])?,
             thread_object: offset(&["JavaThread::_vthread", "JavaThread::_threadObj"])?,
+            own_object: offset(&["JavaThread::_threadObj"])?,
             has_handles: thread_object.type_name.contains("Handle"),
             monitor_object: offset(&["ObjectMonitor::_object"])?,
             monitor_owner: offset(&["ObjectMonitor::_owner"])?,
@@ -113,5 +118,14 @@ impl BlockerFields {
             collector: self.collector.read(flag, memory)?,
             ..BlockerLayout::default()
         })
+    }
+
+    /// Reads where threads have their names; `None` while the JVM starts, or if it doesn't say that.
+    pub(crate) fn names(
+        &self,
+        variables: NameVariables,
+        memory: &impl ProcessMemory,
+    ) -> Option<ThreadNameLayout> {
+        ThreadNameLayout::read(self.own_object, variables, memory)
     }
 }

@@ -53,7 +53,8 @@ pub struct OwnerThread {
     pub tid: u32,
     /// A virtual thread runs on it; `None` if that can't be told.
     pub is_virtual: Option<bool>,
-    address: u64,
+    /// The `JavaThread`.
+    pub address: u64,
     /// Its stack: the lowest address, and the one after it.
     stack: [u64; 2],
     id: Option<u64>,
@@ -76,6 +77,16 @@ impl OwnerFields {
             lock_stack: lock_stack(),
             objects: own.zip(offset(&["JavaThread::_vthread"])).map(|(own, running)| [own, running]),
         })
+    }
+
+    /// Returns true if the owner of a monitor that a virtual thread has is its carrier.
+    pub const fn has_carriers_as_owners(&self) -> bool {
+        self.objects.is_some() && self.owner_id.is_none()
+    }
+
+    /// Returns true if the thread's `JavaThread` is still its own.
+    pub fn is_still(&self, thread: &OwnerThread, memory: &impl ProcessMemory) -> bool {
+        self.threads.tid_of(Avma(thread.address), memory) == Some(thread.tid)
     }
 
     /// Returns the owners of monitors that don't say it, as others would: the threads that have the
@@ -104,9 +115,20 @@ impl OwnerFields {
         let handles: Vec<Avma> =
             words.chunks(5).flat_map(|words| [words[3], words[4]]).map(|at| Avma(at.unwrap_or(0))).collect();
         let objects = memory.read_words(&handles);
-        let mut words = words.chunks(5).zip(objects.chunks(2));
+        let ids = match self.owner_id {
+            Some(field) => {
+                let places: Vec<Avma> = threads.iter().map(|thread| at(thread.address, field)).collect();
+                memory.read_words(&places)
+            }
+            None => vec![None; threads.len()],
+        };
+        let mut words = words.chunks(5).zip(objects.chunks(2)).zip(ids);
         let owner = |thread: &JavaThread| {
-            let (words, objects) = words.next()?;
+            let ((words, objects), id) = words.next()?;
+            // A virtual thread, whose number it has while it runs on it, has come or gone meanwhile.
+            if self.owner_id.and(words[2]) != id {
+                return None;
+            }
             let (base, size) = (words[0]?, words[1]?.min(MAX_STACK_BYTES));
             let is_platform = match self.objects {
                 Some(_) => is_same(collector, objects[0]?, objects[1]?, memory),
@@ -117,7 +139,7 @@ impl OwnerFields {
                 is_virtual: is_platform.map(|is_platform| !is_platform),
                 address: thread.address.0,
                 stack: [base.saturating_sub(size), base],
-                id: self.owner_id.and(words[2]),
+                id,
             })
         };
         Some(threads.iter().filter_map(owner).collect())

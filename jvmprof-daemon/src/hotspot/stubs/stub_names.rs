@@ -197,14 +197,18 @@ fn without_overlaps(mut stubs: Vec<NamedStub>) -> Box<[NamedStub]> {
 mod tests {
     use super::*;
     use crate::hotspot::process_memory::{MemoryRead, RecordedMemory};
-    use crate::hotspot::vmstructs::symtab_variables::BlockerVariables;
+    use crate::hotspot::vmstructs::symtab_variables::{BlockerVariables, NameVariables};
 
     const LIST: Avma = Avma(0x10_0000);
     const BLOB: Range<Avma> = Avma(0x7f00_0000_1000)..Avma(0x7f00_0000_2000);
     const VARIABLES: SymtabVariables = SymtabVariables {
         stub_code_descs: Some(LIST),
         vtable_stubs: None,
-        blockers: BlockerVariables { current_thread: None, park_blocker_offset: None },
+        blockers: BlockerVariables {
+            current_thread: None,
+            park_blocker_offset: None,
+            names: NameVariables { thread_name: None, string_value: None, string_coder: None },
+        },
         vm_operation: None,
     };
 

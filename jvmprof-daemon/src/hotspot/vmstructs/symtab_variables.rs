@@ -30,16 +30,22 @@ const MAX_BUILDS: usize = 64;
 const HEAD_BYTES: usize = 1024;
 
 /// Number of variables in [`NAMES`].
-const COUNT: usize = 5;
+const COUNT: usize = 10;
 /// Mangled names of `StubCodeDesc::_list`, `VtableStubs::_table`,
-/// `java_lang_Thread::_park_blocker_offset`, `Thread::_thr_current`, and
-/// `VMThread::_cur_vm_operation`.
+/// `java_lang_Thread::_park_blocker_offset`, `Thread::_thr_current`, `VMThread::_cur_vm_operation`,
+/// `java_lang_Thread::_name_offset`, and `java_lang_String::_value_offset` and `_coder_offset`, each
+/// followed by the name that it has in older JDKs.
 const NAMES: [&str; COUNT] = [
     "_ZN12StubCodeDesc5_listE",
     "_ZN11VtableStubs6_tableE",
     "_ZN16java_lang_Thread20_park_blocker_offsetE",
     "_ZN6Thread12_thr_currentE",
     "_ZN8VMThread17_cur_vm_operationE",
+    "_ZN16java_lang_Thread12_name_offsetE",
+    "_ZN16java_lang_String13_value_offsetE",
+    "_ZN16java_lang_String12value_offsetE",
+    "_ZN16java_lang_String13_coder_offsetE",
+    "_ZN16java_lang_String12coder_offsetE",
 ];
 
 /// Addresses of variables.
@@ -62,6 +68,18 @@ pub struct BlockerVariables {
     pub current_thread: Option<Svma>,
     /// `java_lang_Thread::_park_blocker_offset`, an `int`.
     pub park_blocker_offset: Option<Avma>,
+    pub names: NameVariables,
+}
+
+/// Where the variables are that say where threads have their names: each is an `int`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NameVariables {
+    /// `java_lang_Thread::_name_offset`.
+    pub thread_name: Option<Avma>,
+    /// `java_lang_String::_value_offset`.
+    pub string_value: Option<Avma>,
+    /// `java_lang_String::_coder_offset`; `None` on JDK 8.
+    pub string_coder: Option<Avma>,
 }
 
 /// The variables of the builds that were read: files are searched once a build.
@@ -95,10 +113,13 @@ impl VariablesByBuild {
             }
             builds.insert(id, found);
         }
-        let [descs, vtables, park_blocker_offset, _, vm_operation] =
+        let [descs, vtables, park_blocker_offset, _, vm_operation, thread_name, strings @ ..] =
             found.map(|svma| Some(Avma(svma?.0.checked_add(bias)?)));
+        let [value, old_value, coder, old_coder] = strings;
+        let (string_value, string_coder) = (value.or(old_value), coder.or(old_coder));
+        let names = NameVariables { thread_name, string_value, string_coder };
         // That of a thread-local variable is a distance.
-        let blockers = BlockerVariables { current_thread: found[3], park_blocker_offset };
+        let blockers = BlockerVariables { current_thread: found[3], park_blocker_offset, names };
         Some(SymtabVariables { stub_code_descs: descs, vtable_stubs: vtables, blockers, vm_operation })
     }
 
@@ -228,9 +249,12 @@ mod tests {
         };
         let own = parsed.iter().find(|it| name(it).contains("variables_are_found_where_they_are8VARIABLE"));
         let own = own.expect("tests keep their symbols");
-        let found =
-            find_variables(&elf, &[&name(own), "no such variable", "nor this", "nor this one", "nor that"]);
-        assert_eq!(found, [Some(Svma(own.st_value.get(Le))), None, None, None, None]);
+        let own_name = name(own);
+        let mut names = ["no such variable"; COUNT];
+        names[1] = &own_name;
+        let mut expected = [None; COUNT];
+        expected[1] = Some(Svma(own.st_value.get(Le)));
+        assert_eq!(find_variables(&elf, &names), expected);
         let base = procfs::image_starts(std::process::id()).unwrap()[0].0;
         assert_eq!(base + own.st_value.get(Le), std::ptr::from_ref(&VARIABLE) as u64);
     }

@@ -12,7 +12,7 @@ use jvmprof_common::unwind_tables::NS_PER_TICK;
 
 use super::holder_stacks::{HolderStacks, TimeSpan, method_of};
 use super::monitor_holders::MonitorHolders;
-use crate::hotspot::java_heap::{HeapLayout, KlassReader};
+use crate::hotspot::java_heap::{HeapLayout, KlassReader, ThreadObjects};
 use crate::hotspot::{JvmBlockers, LiveMemory};
 use crate::pipeline::thread_local_variables::find_private_variable;
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
@@ -175,11 +175,11 @@ impl Blockers {
         self.unnamed += u64::from(class.is_none());
         let class = class.map(|class| Arc::clone(&class.name));
         let holders = jvm.holders.as_mut();
-        let name = holders.and_then(|it| it.holder(record.monitor_owner, began_ns, now_ns));
-        let stack = name.as_ref().and_then(|name| self.stacks.find(key, blocker.monitor, name, span));
-        let stack = stack.cloned();
+        let holder = holders.and_then(|it| it.holder(record.monitor_owner, began_ns, now_ns));
+        let tid = holder.as_ref().and_then(|holder| holder.tid);
+        let stack = tid.and_then(|tid| self.stacks.find(key, blocker.monitor, tid, span)).cloned();
         let method = stack.as_ref().and_then(|stack| method_of(&stack.frames));
-        let holder = name.map(|name| self.label(name));
+        let holder = holder.map(|holder| self.label(holder.name));
         let holder_method = method.map(|method| self.label(method));
         (NamedBlocker { kind: blocker.kind, class, holder, holder_method }, stack)
     }
@@ -249,7 +249,9 @@ impl FoundJvm {
         let layout = BlockerLayout { current_thread, ..found.layout };
         tracing::debug!(pid = process.pid, ?layout, "what its threads wait for is read");
         let has_namespace = process.inner_pid() != process.pid;
-        let holders = |fields| MonitorHolders::new(process.pid, has_namespace, fields, layout.collector);
+        let objects = found.names.map(|names| ThreadObjects::new(names, layout, found.heap.clone()));
+        let (pid, collector) = (process.pid, layout.collector);
+        let holders = |fields| MonitorHolders::new(pid, has_namespace, fields, collector, objects);
         let holders = found.owners.map(holders);
         Some(Self { layout, heap: found.heap, klasses: KlassReader::default(), holders })
     }

@@ -50,8 +50,8 @@ impl TimeSpan {
 #[derive(Debug)]
 struct HolderStack {
     span: TimeSpan,
-    /// The thread's name.
-    thread: String,
+    /// The thread's id in the initial pid namespace.
+    tid: u32,
     stack: NamedStack,
 }
 
@@ -74,21 +74,22 @@ impl HolderStacks {
         if stacks.len() == STACKS_PER_MONITOR {
             stacks.pop_front();
         }
-        let (span, thread) = (TimeSpan::of_sample(sample), sample.comm());
+        let (span, tid) = (TimeSpan::of_sample(sample), sample.header.tid);
         let stack = NamedStack { labels: SampleLabels::default(), ..stack.clone() };
-        stacks.push_back(HolderStack { span, thread, stack });
+        stacks.push_back(HolderStack { span, tid, stack });
     }
 
-    /// Returns where the thread with this name was when it had the monitor first in this time.
+    /// Returns where the thread with this id, which was there all of this time, was when it had the
+    /// monitor first in it.
     pub(super) fn find(
         &self,
         key: ProcessKey,
         monitor: u64,
-        thread: &str,
+        tid: u32,
         span: TimeSpan,
     ) -> Option<&NamedStack> {
         let stacks = self.by_monitor.get(&(key, monitor))?;
-        let is_it = |stack: &&HolderStack| stack.thread.trim_end() == thread && stack.span.overlaps(span);
+        let is_it = |stack: &&HolderStack| stack.tid == tid && stack.span.overlaps(span);
         stacks.iter().filter(is_it).min_by_key(|stack| stack.span.from_ns).map(|stack| &stack.stack)
     }
 
@@ -132,11 +133,13 @@ mod tests {
         NamedStack { frames: Arc::from([java(name, 1)]), labels: SampleLabels::default(), pending: false }
     }
 
-    fn sample(time_ns: u64, waited_ns: Option<u64>, thread: &str) -> StackSample {
+    /// All of these threads have one name, as those of a pool whose names the kernel has cut.
+    fn sample(time_ns: u64, waited_ns: Option<u64>, tid: u32) -> StackSample {
         let mut sample = StackSample::empty();
         sample.header.time_ns = time_ns;
         sample.header.held_monitor = MONITOR;
-        sample.header.comm[..thread.len()].copy_from_slice(thread.as_bytes());
+        sample.header.tid = tid;
+        sample.header.comm = *b"http-nio-8080-e\0";
         if let Some(waited_ns) = waited_ns {
             let record = WaitRecord { waited_ns, ..WaitRecord::default() };
             sample.event = SampledEvent::OffCpu(Box::new(record));
@@ -145,27 +148,27 @@ mod tests {
     }
 
     #[test]
-    fn the_first_stack_within_the_wait_is_the_holders() {
+    fn the_first_stack_of_the_very_thread_within_the_wait_is_the_holders() {
         let key = ProcessKey::numbered(7);
         let mut stacks = HolderStacks::default();
         for (sample, name) in [
-            (sample(100, Some(50), "a"), "sleeps"),
-            (sample(130, None, "a"), "runs"),
-            (sample(131, None, "b"), "other"),
+            (sample(100, Some(50), 1), "sleeps"),
+            (sample(130, None, 1), "runs"),
+            (sample(131, None, 2), "other"),
         ] {
             stacks.keep(key, &sample, &stack(name));
         }
-        let find = |monitor, thread: &str, from_ns, to_ns| {
-            let found = stacks.find(key, monitor, thread, TimeSpan { from_ns, to_ns });
+        let find = |monitor, tid, from_ns, to_ns| {
+            let found = stacks.find(key, monitor, tid, TimeSpan { from_ns, to_ns });
             found.map(|stack| stack.frames[0].lines[0].name.to_string())
         };
-        assert_eq!(find(MONITOR, "a", 70, 140).as_deref(), Some("sleeps"));
-        assert_eq!(find(MONITOR, "a", 101, 140).as_deref(), Some("runs"));
-        assert_eq!(find(MONITOR, "b", 70, 140).as_deref(), Some("other"));
-        assert_eq!(find(MONITOR, "a", 131, 140), None, "it had it before the wait");
-        assert_eq!(find(MONITOR, "a", 10, 49), None, "it had it after the wait");
-        assert_eq!(find(MONITOR, "c", 70, 140), None);
-        assert_eq!(find(MONITOR + 8, "a", 70, 140), None);
+        assert_eq!(find(MONITOR, 1, 70, 140).as_deref(), Some("sleeps"));
+        assert_eq!(find(MONITOR, 1, 101, 140).as_deref(), Some("runs"));
+        assert_eq!(find(MONITOR, 2, 70, 140).as_deref(), Some("other"));
+        assert_eq!(find(MONITOR, 1, 131, 140), None, "it had it before the wait");
+        assert_eq!(find(MONITOR, 1, 10, 49), None, "it had it after the wait");
+        assert_eq!(find(MONITOR, 3, 70, 140), None, "of its namesakes there are stacks, of it there is none");
+        assert_eq!(find(MONITOR + 8, 1, 70, 140), None);
     }
 
     #[test]
@@ -173,10 +176,10 @@ mod tests {
         let key = ProcessKey::numbered(7);
         let mut stacks = HolderStacks::default();
         for at in 0..STACKS_PER_MONITOR as u64 + 5 {
-            stacks.keep(key, &sample(100 + at, None, "a"), &stack("f"));
+            stacks.keep(key, &sample(100 + at, None, 1), &stack("f"));
         }
         let has = |stacks: &HolderStacks, at| {
-            stacks.find(key, MONITOR, "a", TimeSpan { from_ns: at, to_ns: at }).is_some()
+            stacks.find(key, MONITOR, 1, TimeSpan { from_ns: at, to_ns: at }).is_some()
         };
         assert_eq!((has(&stacks, 104), has(&stacks, 105)), (false, true));
         stacks.begin_window(200);

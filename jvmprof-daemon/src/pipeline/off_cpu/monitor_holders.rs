@@ -11,13 +11,22 @@ use jvmprof_common::unwind_tables::NS_PER_TICK;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::clock::monotonic_ns;
+use crate::hotspot::java_heap::{ThreadObject, ThreadObjects};
 use crate::hotspot::{LiveMemory, OwnerFields, OwnerThread, monitor_owner};
 use crate::types::Avma;
 
 /// Shortest interval of reading the threads of one JVM.
 const THREADS_NS: u64 = 50_000_000;
-/// What a virtual thread is called: its name is in the heap.
+/// What a virtual thread is called: many have no name.
 const VIRTUAL: &str = "[virtual thread]";
+
+/// The thread that has a monitor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    /// Its id in the initial pid namespace; `None` for a virtual thread.
+    pub(super) tid: Option<u32>,
+    pub(super) name: String,
+}
 
 /// The threads of one JVM that may have its monitors.
 #[derive(Debug)]
@@ -34,6 +43,10 @@ pub(super) struct MonitorHolders {
     by_object: Option<HashMap<u64, u64>>,
     /// Its threads' folders in `/proc`, by their ids in its own namespace.
     tasks: HashMap<u32, PathBuf>,
+    /// `None`: it doesn't say where the objects of threads have their names.
+    objects: Option<ThreadObjects>,
+    /// What these say, by the address of the `JavaThread`; `None` of those that can't be read.
+    known_objects: HashMap<u64, Option<ThreadObject>>,
 }
 
 impl MonitorHolders {
@@ -42,6 +55,7 @@ impl MonitorHolders {
         has_namespace: bool,
         fields: OwnerFields,
         collector: GarbageCollector,
+        objects: Option<ThreadObjects>,
     ) -> Self {
         Self {
             pid,
@@ -52,13 +66,14 @@ impl MonitorHolders {
             read_ns: 0,
             by_object: None,
             tasks: HashMap::new(),
+            objects,
+            known_objects: HashMap::new(),
         }
     }
 
-    /// Returns the name of the thread that had a monitor with this owner at `began_ns`, when the
-    /// wait for it began, in ns of `CLOCK_MONOTONIC`. One that wasn't there then has only its place
-    /// in memory.
-    pub(super) fn holder(&mut self, owner: u64, began_ns: u64, now_ns: u64) -> Option<String> {
+    /// Returns the thread that had a monitor with this owner at `began_ns`, when the wait for it
+    /// began, in ns of `CLOCK_MONOTONIC`. One that wasn't there then has only its place in memory.
+    pub(super) fn holder(&mut self, owner: u64, began_ns: u64, now_ns: u64) -> Option<Holder> {
         if !is_owner(owner) {
             return None;
         }
@@ -67,11 +82,30 @@ impl MonitorHolders {
         let task = self.task(thread.tid)?;
         let age = age_of(&task);
         let was_there = age.is_some_and(|age| was_there(age, began_ns, monotonic_ns()));
-        match thread.is_virtual.filter(|_| was_there)? {
-            true => Some(VIRTUAL.to_owned()),
-            // The kernel may have cut a character in two.
-            false => Some(String::from_utf8_lossy(&fs::read(task.join("comm")).ok()?).trim_end().to_owned()),
+        if thread.is_virtual.filter(|_| was_there)? {
+            return Some(Holder { tid: None, name: VIRTUAL.to_owned() });
         }
+        let object = self.object(&thread);
+        let may_carry = object.as_ref().map(|object| object.is_carrier);
+        // The virtual thread that it carried then has left it since.
+        if may_carry.unwrap_or_else(|| self.fields.has_carriers_as_owners()) {
+            return None;
+        }
+        let tid = task.file_name()?.to_str()?.parse().ok()?;
+        let name = object.and_then(|object| object.name).or_else(|| kernel_name(&task))?;
+        Some(Holder { tid: Some(tid), name })
+    }
+
+    /// Returns what the object of a thread says; `None` if that can't be read now.
+    fn object(&mut self, thread: &OwnerThread) -> Option<ThreadObject> {
+        let objects = self.objects.as_mut()?;
+        let (fields, memory) = (&self.fields, LiveMemory::new(self.pid));
+        let known = self.known_objects.entry(thread.address).or_insert_with(|| {
+            let object = objects.read(Avma(thread.address), &memory);
+            // Another thread may have begun there since the threads were read.
+            object.filter(|_| fields.is_still(thread, &memory))
+        });
+        known.clone()
     }
 
     /// Returns the owner of the monitor of an object that doesn't say it, as another one would.
@@ -87,6 +121,7 @@ impl MonitorHolders {
         self.threads = Vec::new();
         self.by_object = None;
         self.tasks = HashMap::new();
+        self.known_objects = HashMap::new();
         self.read_ns = 0;
     }
 
@@ -96,6 +131,7 @@ impl MonitorHolders {
             let memory = LiveMemory::new(self.pid);
             self.threads = self.fields.threads(&self.collector, &memory).unwrap_or_default();
             self.by_object = None;
+            self.known_objects.clear();
         }
     }
 
@@ -105,12 +141,20 @@ impl MonitorHolders {
         if !self.has_namespace {
             return Some(tasks.join(inner_tid.to_string()));
         }
-        if !self.tasks.contains_key(&inner_tid) {
+        // A thread that has ended leaves its id to another one.
+        let is_known = self.tasks.get(&inner_tid).is_some_and(|task| inner_tid_of(task) == Some(inner_tid));
+        if !is_known {
             let entries = fs::read_dir(tasks).ok()?.filter_map(Result::ok).map(|task| task.path());
             self.tasks = entries.filter_map(|task| Some((inner_tid_of(&task)?, task))).collect();
         }
         self.tasks.get(&inner_tid).cloned()
     }
+}
+
+/// Returns a thread's name as the kernel keeps it.
+fn kernel_name(task: &Path) -> Option<String> {
+    // The kernel may have cut a character in two.
+    Some(String::from_utf8_lossy(&fs::read(task.join("comm")).ok()?).trim_end().to_owned())
 }
 
 fn inner_tid_of(task: &Path) -> Option<u32> {
@@ -169,11 +213,12 @@ mod tests {
         let tid = nix::unistd::gettid().as_raw().cast_unsigned();
         for has_namespace in [false, true] {
             let fields = OwnerFields::for_tests();
-            let mut holders =
-                MonitorHolders::new(std::process::id(), has_namespace, fields, GarbageCollector::default());
+            let (pid, collector) = (std::process::id(), GarbageCollector::default());
+            let mut holders = MonitorHolders::new(pid, has_namespace, fields, collector, None);
             let task = holders.task(tid).expect("this thread");
             let age = age_of(&task).expect("its start");
             assert!(age < Duration::from_secs(3600) && task.ends_with(tid.to_string()), "{age:?}");
+            assert!(kernel_name(&task).is_some_and(|name| !name.is_empty()));
         }
         assert_eq!(inner_tid_of(Path::new("/proc/self/task/none")), None);
     }

@@ -17,6 +17,9 @@ use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, SampleLabel, 
 pub const WAIT_LABEL: &str = "wait";
 /// The label of a wait in which the thread had nothing to do: `true`.
 pub(super) const IDLE_LABEL: &str = "idle";
+/// What the leaf of such a wait has after its cause. Pages know idle waits by it
+/// (`assets/tree/edits.js`): a tree has functions, no labels.
+const IDLE_LEAF: &str = ", idle";
 /// The label with the class of the monitor or blocker that the thread waited for.
 const BLOCKER_LABEL: &str = "blocker";
 /// The label with the name of the thread that had the monitor when the wait began.
@@ -48,7 +51,7 @@ const SCHEDULER_FRAMES: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct WaitLabels {
     evidence: HashMap<(Evidence, NamedBlocker), SampleLabels>,
-    leaves: HashMap<(Cause, Option<Arc<str>>), Arc<Frame>>,
+    leaves: HashMap<(Cause, Option<Arc<str>>, bool), Arc<Frame>>,
     labels: HashMap<(Cause, NamedBlocker, bool), SampleLabels>,
 }
 
@@ -93,12 +96,14 @@ impl WaitLabels {
         let cause = cause_of(evidence, frames.iter().map(|frame| &**frame));
         let blocker = NamedBlocker::of_sample(sample).filter(|blocker| blocker.is_of(cause));
         let blocker = blocker.unwrap_or_default();
-        let leaf = self.leaves.entry((cause, blocker.class.clone())).or_insert_with_key(|(cause, class)| {
+        let is_idle = rules.is_idle(cause, blocker.class.as_deref(), frames);
+        let leaf = self.leaves.entry((cause, blocker.class.clone(), is_idle));
+        let leaf = leaf.or_insert_with_key(|(cause, class, is_idle)| {
+            let idle = if *is_idle { IDLE_LEAF } else { "" };
             let class = class.as_ref().map_or_else(String::new, |class| format!(": {class}"));
-            let lines = vec![Line::named(format!("[wait: {}{class}]", cause.as_str()))];
+            let lines = vec![Line::named(format!("[wait: {}{idle}{class}]", cause.as_str()))];
             Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines })
         });
-        let is_idle = rules.is_idle(cause, blocker.class.as_deref(), frames);
         let key = (cause, blocker, is_idle);
         let labels = self.labels.entry(key).or_insert_with_key(|(cause, blocker, is_idle)| {
             let idle = is_idle.then(|| label(IDLE_LABEL, "true"));
@@ -196,9 +201,9 @@ fn without_scheduler(frames: &[Arc<Frame>]) -> &[Arc<Frame>] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::idle::IdleRule;
     use super::*;
-    use crate::profile::model::LabelSet;
-    use crate::profile::model::Series;
+    use crate::profile::model::{ExecutionMode, LabelSet, Series};
     use crate::profile::testing::batch;
 
     fn kernel(name: &str) -> Arc<Frame> {
@@ -209,7 +214,10 @@ mod tests {
     fn waits(evidence: Evidence, names: &[&str]) -> Batch {
         let frames: Arc<[Arc<Frame>]> = names.iter().map(|name| kernel(name)).collect();
         let stack = NamedStack { frames, labels: SampleLabels::default(), pending: false };
-        let stack = WaitLabels::default().mark(evidence, NamedBlocker::default(), stack);
+        batch_of(WaitLabels::default().mark(evidence, NamedBlocker::default(), stack))
+    }
+
+    fn batch_of(stack: NamedStack) -> Batch {
         let sample = Sample { labels: stack.labels, ..Sample::of_events(stack.frames, 1, 1) };
         let series = Series { labels: LabelSet::new(), samples: vec![sample] };
         Batch { event: EventType::OffCpu, ..batch(vec![series]) }
@@ -231,6 +239,30 @@ mod tests {
             let labels: Vec<_> = batch.series[0].samples[0].labels.iter().collect();
             assert_eq!((labels.len(), &*labels[0].value), (1, "futex"));
             assert_eq!(wait_of(&batch.series[0].samples[0]), Some("futex"));
+        }
+    }
+
+    #[test]
+    fn the_leaf_of_an_idle_wait_says_so_before_the_class_as_the_label_does() {
+        let rule: IdleRule = r#"{ frames = ["takeTask"] }"#.parse().expect("valid");
+        let (rules, mut labels) = (IdleRules::with(&[rule]), WaitLabels::default());
+        let mode = Some(ExecutionMode::Native);
+        let lines = vec![Line { mode, ..Line::named("jdk.internal.misc.Unsafe.park") }];
+        let park = Arc::new(Frame { kind: FrameKind::Java, address: None, mapping: None, lines });
+        for (caller, class, leaf, expected) in [
+            ("takeTask", Some("acme.Queue"), "[wait: park, idle: acme.Queue]", true),
+            ("takeTask", None, "[wait: park, idle]", true),
+            ("work", Some("acme.Queue"), "[wait: park: acme.Queue]", false),
+            ("work", None, "[wait: park]", false),
+        ] {
+            let class = class.map(Arc::from);
+            let blocker = NamedBlocker { kind: BlockerKind::Parked as u64, class, ..NamedBlocker::default() };
+            let frames = Arc::from([Arc::clone(&park), kernel(caller)]);
+            let stack = NamedStack { frames, labels: SampleLabels::default(), pending: false };
+            let mut batch = batch_of(labels.mark(Evidence::SystemCall(202), blocker, stack));
+            labels.name_causes(&mut batch, &rules);
+            assert_eq!(names(&batch)[0], leaf);
+            assert_eq!(is_idle(&batch.series[0].samples[0]), expected, "{leaf}");
         }
     }
 

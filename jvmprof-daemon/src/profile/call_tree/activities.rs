@@ -14,7 +14,7 @@ pub type ActivitySamples = [u64; JVM_ACTIVITIES];
 /// What is known of activities while a tree is built.
 #[derive(Debug, Default)]
 pub(super) struct Activities {
-    /// False for what isn't CPU time.
+    /// True for CPU time and waits.
     pub(super) is_counted: bool,
     /// By function.
     roles: Vec<FrameRole>,
@@ -91,7 +91,8 @@ impl Activities {
 }
 
 impl TreeBuilder {
-    /// Makes the builder say what samples were taken in: for CPU time.
+    /// Makes the builder say what samples were taken in. Of waits that means the kinds of threads
+    /// alone: their leaves are no code.
     pub fn count_activities(&mut self) {
         self.activities.is_counted = true;
     }

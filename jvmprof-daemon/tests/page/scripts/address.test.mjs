@@ -28,7 +28,7 @@ test("how a profile is looked at survives its address", () => {
     sandwich: "acme.Shop.price",
     colour: "package",
     by: "time",
-    edits: ["only:acme.Shop.*", "hide:acme.Cart.add&x=1", "expand:java.util.*"],
+    edits: ["only:acme.Shop.*", "hide:acme.Cart.add&x=1", "expand:java.util.*", "idle:shown"],
     part: [1500, 2500],
     basePart: [0, 750],
     sort: "-total",

@@ -107,7 +107,7 @@ function viewOf(data, through, canFetch = () => true) {
   const options = { frames: "java" };
   const { root } = jvmprof.buildTree(data, jvmprof.functions(data), options);
   const state = { edits: ["hide:acme.Cart.add", "merge:acme.Tax.of"], part: [1, 2] };
-  return { data, whole: data, tree: root, options, through, times: null, state, hasActivities: () => false, canFetch };
+  return { data, whole: data, tree: root, options, through, times: null, state, has: () => ({}), canFetch };
 }
 
 test("callers and callees are those of all stacks once these are here", async () => {

@@ -134,7 +134,7 @@ impl SelectionContext<'_, '_> {
 
     fn builder(&self) -> TreeBuilder {
         let mut builder = TreeBuilder::of_stacks(self.request.query.stacks.clone());
-        if self.request.has_activities {
+        if self.request.has_thread_kinds {
             builder.count_activities();
         }
         builder

@@ -46,7 +46,8 @@ pub(super) struct RequestContext<'a> {
     pub(super) reader: &'a ProfileReader,
     pub(super) query: &'a Query,
     pub(super) group: Option<&'a Group>,
-    pub(super) has_activities: bool,
+    /// What samples were taken in is counted, and by which kinds of threads.
+    pub(super) has_thread_kinds: bool,
     pub(super) begin: Instant,
 }
 
