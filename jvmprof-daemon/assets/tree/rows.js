@@ -105,6 +105,9 @@
     return isOfOwnWork ? "attributed" : "total";
   };
 
+  /// The same for its lines beside each other, of which those of a part know no total.
+  jvmprof.listWeight = (row, column) => (row.lines[0]?.total === null ? "attributed" : jvmprof.lineWeight(row, column));
+
   /// The line that most of a function's samples have, `by` total or attributed: `{place, share}`;
   /// null if none is known.
   jvmprof.hottestLine = function (row, by) {

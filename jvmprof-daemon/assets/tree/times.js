@@ -55,31 +55,59 @@
       return slots;
     }
 
-    /// The data with only the samples of a part, `[from, to]` in milliseconds. `lineCounts` says of
-    /// each function, by its index, which lines took the time that is attributed to it.
-    part(data, functions, [from, to]) {
-      const { parent, function: functionOf } = data.nodes;
+    /// How many samples each entry has in a part, `[from, to]` in milliseconds; null: in all.
+    counts(part = null) {
+      const counts = new Uint32Array(this.nodes.length);
+      const [begin, end] = part ? part.map((time) => this.from(time)) : [0, this.times.length];
+      for (let i = begin; i < end; i++) counts[this.entries[i]]++;
+      return counts;
+    }
+
+    /// The data with only the samples of a part, `[from, to]` in milliseconds.
+    part(data, part) {
+      const { parent } = data.nodes;
       const total = new Array(parent.length).fill(0);
-      const lineCounts = new Map();
       const activity = this.activities.length ? parent.map(() => []) : [];
-      const behind = this.from(to);
-      for (let i = this.from(from); i < behind; i++) {
-        const entry = this.entries[i];
-        total[this.nodes[entry]]++;
-        if (activity.length) jvmprof.addCounts(activity[this.nodes[entry]], [this.activities[entry], 1]);
-        const end = this.nodes[entry];
-        // Where frames were pruned, the line may be one of theirs.
-        if (!this.lines[entry] || functions[functionOf[end]].kind === "pruned") continue;
-        const fn = nearest(end, parent, functionOf, functions).index;
-        if (!lineCounts.has(fn)) lineCounts.set(fn, new Map());
-        const lines = lineCounts.get(fn);
-        lines.set(this.lines[entry], (lines.get(this.lines[entry]) ?? 0) + 1);
-      }
+      this.counts(part).forEach((samples, entry) => {
+        const node = this.nodes[entry];
+        total[node] += samples;
+        if (activity.length && samples) jvmprof.addCounts(activity[node], [this.activities[entry], samples]);
+      });
       for (let node = parent.length - 1; node > 0; node--) total[parent[node]] += total[node];
       const none = () => [];
       const nodes = { ...data.nodes, total, lines: parent.map(none), how: parent.map(none) };
       if (activity.length) nodes.activity = activity;
-      return { ...data, nodes, total: total[0], lineCounts };
+      return { ...data, nodes, total: total[0] };
+    }
+
+    /// Whether edits leave the samples of an entry, `(entry) => boolean`, in the data that the
+    /// nodes are of.
+    kept(data, functions, edits) {
+      const isKeptNode = jvmprof.keptNodes(data, functions, edits) ?? (() => true);
+      const [activities, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
+      const hasNumbers = this.activities.length && data.nodes.activity?.length;
+      const isChosen = (entry) => !hasNumbers || jvmprof.isSampledIn(this.activities[entry], activities, threadKinds);
+      return (entry) => isKeptNode(this.nodes[entry]) && isChosen(entry);
+    }
+
+    /// Which lines took the time that is attributed to each function, by its index: `{samples,
+    /// lines}`, of the samples in a part (null: in all) that these edits leave.
+    lineCounts(data, functions, part = null, edits = []) {
+      const { parent, function: functionOf } = data.nodes;
+      const isKept = this.kept(data, functions, edits);
+      const counts = new Map();
+      this.counts(part).forEach((samples, entry) => {
+        const end = this.nodes[entry];
+        // Where frames were pruned, the line may be one of theirs.
+        if (!samples || functions[functionOf[end]].kind === "pruned" || !isKept(entry)) return;
+        const fn = nearest(end, parent, functionOf, functions).index;
+        if (!counts.has(fn)) counts.set(fn, { samples: 0, lines: new Map() });
+        const of = counts.get(fn);
+        of.samples += samples;
+        const line = this.lines[entry];
+        if (line) of.lines.set(line, (of.lines.get(line) ?? 0) + samples);
+      });
+      return counts;
     }
   }
 
@@ -89,10 +117,13 @@
     return functions[functionOf[node]];
   }
 
-  /// The lines of rows in a part, by what is attributed to them.
+  /// Gives rows without lines those of the samples that are attributed to their functions, where
+  /// the times of all of these are known.
   jvmprof.withPartLines = function (rows, lineCounts) {
     for (const row of rows) {
-      const lines = [...(lineCounts.get(row.fn.index) ?? [])].sort((a, b) => b[1] - a[1]).slice(0, 10);
+      const known = lineCounts.get(row.fn.index);
+      if (row.lines.length || known?.samples !== row.attributed) continue;
+      const lines = [...known.lines].sort((a, b) => b[1] - a[1]).slice(0, 10);
       row.lines = lines.map(([line, samples]) => ({ line, self: null, attributed: samples, total: null, base: null }));
     }
     return rows;

@@ -161,7 +161,7 @@
       this.asked = new Set();
       this.part = this.times ? this.state.part : null;
       const { whole, part } = this;
-      this.showData(part ? this.times.part(whole, jvmprof.functions(whole), part) : whole);
+      this.showData(part ? this.times.part(whole, part) : whole);
     }
 
     drawTree() {
@@ -185,7 +185,7 @@
       jvmprof.showFigures(this.figures, this.shown, this.flame.measure, { comparison, isWhole: this.shown.total === this.whole.total });
       this.flame.draw(root, root.value);
       this.isEdited = !jvmprof.isWhole(edits);
-      this.drawTable(this.isEdited || part !== null);
+      this.drawTable(this.isEdited || part !== null, edits);
       this.showLegend();
       this.showNotices();
       this.showZoom();
@@ -208,21 +208,22 @@
       this.change({ edits: [...others, ...keys.map((key) => `${kind}:${key}`)] });
     }
 
-    drawTable(isPart) {
+    drawTable(isPart, edits) {
       const { data } = this;
       const counted = jvmprof.tableRows(data, this.functions);
       const hasJava = counted.some(({ fn }) => fn.kind === "java");
       const isWhole = this.state.frames === "all" && !isPart;
-      const rows = isWhole ? counted : this.rowsOfTree(counted, isPart);
+      const rows = isWhole ? counted : this.rowsOfTree(counted, isPart, edits);
       const seen = isWhole ? data.top.seen : rows.length;
       this.table.draw(rows, { total: this.shown.total, seen, hasAttributed: hasJava && this.state.frames === "all" });
     }
 
-    rowsOfTree(counted, isPart) {
-      const rows = jvmprof.functionRows(this.tree);
-      const { lineCounts } = this.shown;
-      if (lineCounts && !this.isEdited) return jvmprof.withPartLines(rows, lineCounts);
-      return jvmprof.withLines(rows, counted, isPart);
+    /// What is left of a method's samples has the lines of those whose times are known.
+    rowsOfTree(counted, isPart, edits) {
+      const rows = jvmprof.withLines(jvmprof.functionRows(this.tree), counted, isPart);
+      if (!isPart || !this.times) return rows;
+      // The functions of what was fetched stand behind those of the whole.
+      return jvmprof.withPartLines(rows, this.times.lineCounts(this.whole, this.functions, this.part, edits));
     }
 
     /// The menu of a frame; `zoom(node)` zooms to one in its graph.

@@ -223,6 +223,14 @@ pub(crate) fn kernel_for_line(name: &str, line: u32, count: u64) -> Sample {
     of_kind(Sample::of_events(stack.into(), count, count * 10_101_010), "java")
 }
 
+/// Samples of one line of the application itself.
+pub(crate) fn own_of_line(name: &str, line: u32, count: u64) -> Sample {
+    let mut frames = Frames::new();
+    let inner = vec![frames.get(name, FrameKind::Java, line)];
+    let stack = rooted(&mut frames, inner);
+    of_kind(Sample::of_events(stack.into(), count, count * 10_101_010), "java")
+}
+
 /// Frames from the leaf on, the kind of the thread, and how many there are beside 100 samples of
 /// the application.
 type ThreadStack = (&'static [(&'static str, FrameKind)], &'static str, usize);

@@ -114,7 +114,7 @@ test("the times of samples are those of the nodes that theirs became", () => {
   const samples = Buffer.from([4, 0, 1, 1]).toString("base64");
   const times = new jvmprof.SampleTimes({ nodes: [2, 2], lines: [0, 0], activities: [1 << 4, 2 << 4], samples });
   const { data: grouped, nodeOf } = jvmprof.byThreadKind(tree);
-  const part = times.movedTo(nodeOf).part(grouped, jvmprof.functions(grouped), [5, 6]);
+  const part = times.movedTo(nodeOf).part(grouped, [5, 6]);
   assert.deepEqual(drawn(part), { virtual: [1, 0], "virtual;acme.A.run": [1, 1] });
 });
 
@@ -130,7 +130,7 @@ test("a part of a recording has its own", () => {
   const samples = Buffer.from([4, 0, 1, 1, 1, 2]).toString("base64");
   const activities = [APPLICATION, (3 << 4) + GC, (6 << 4) + NATIVE];
   const times = new jvmprof.SampleTimes({ nodes: [1, 3, 3], lines: [0, 0, 0], activities, samples });
-  const part = times.part(tree, jvmprof.functions(tree), [5, 7]);
+  const part = times.part(tree, [5, 7]);
   assert.deepEqual(jvmprof.activitySamples(part).main, [0, 1, 0, 0, 0, 0, 1, 0, 0]);
   assert.deepEqual([...times.slots(2, 4, new Set([GC]))], [0, 0, 1, 0]);
   assert.deepEqual([...times.slots(2, 4, null, new Set([6]))], [0, 0, 0, 1]);
