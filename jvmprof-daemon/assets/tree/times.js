@@ -4,10 +4,10 @@
 
 (function (jvmprof) {
   class SampleTimes {
-    /// `data`: columns `nodes`, `lines` and `activities` (numbers, see activities.js), by entry,
-    /// and the samples: base64 of LEB128.
-    constructor({ nodes, lines, activities = [], samples }) {
-      Object.assign(this, { nodes, lines, activities });
+    /// `data`: columns `nodes`, `lines` and `activities` (numbers, see activities.js), by entry, or
+    /// else `processes` (such numbers, too), and the samples: base64 of LEB128.
+    constructor({ nodes, lines, activities = [], processes = [], samples }) {
+      Object.assign(this, { nodes, lines, activities, processes });
       const bytes = Uint8Array.from(atob(samples), (character) => character.charCodeAt(0));
       const count = bytes.reduce((sum, byte) => sum + (byte < 0x80 ? 1 : 0), 0) / 2;
       this.times = new Float64Array(count);
@@ -28,7 +28,8 @@
     /// The same samples in a tree of other nodes: `nodeOf(node, number)` is the one that a node
     /// became for samples with this number.
     movedTo(nodeOf) {
-      const nodes = this.nodes.map((node, entry) => nodeOf(node, this.activities[entry]));
+      const numbers = this.activities.length ? this.activities : this.processes;
+      const nodes = this.nodes.map((node, entry) => nodeOf(node, numbers[entry]));
       return Object.assign(Object.create(SampleTimes.prototype), this, { nodes });
     }
 
@@ -67,7 +68,7 @@
     part(data, part) {
       const { parent } = data.nodes;
       const total = new Array(parent.length).fill(0);
-      const activity = this.activities.length ? parent.map(() => []) : [];
+      const activity = this.hasActivities(data) ? parent.map(() => []) : [];
       this.counts(part).forEach((samples, entry) => {
         const node = this.nodes[entry];
         total[node] += samples;
@@ -80,13 +81,17 @@
       return { ...data, nodes, total: total[0] };
     }
 
+    /// Whether it is known of these samples and of the data what they were taken in.
+    hasActivities({ nodes }) {
+      return this.activities.length > 0 && nodes.activity?.length > 0;
+    }
+
     /// Whether edits leave the samples of an entry, `(entry) => boolean`, in the data that the
     /// nodes are of.
     kept(data, functions, edits) {
       const isKeptNode = jvmprof.keptNodes(data, functions, edits) ?? (() => true);
       const [activities, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
-      const hasNumbers = this.activities.length && data.nodes.activity?.length;
-      const isChosen = (entry) => !hasNumbers || jvmprof.isSampledIn(this.activities[entry], activities, threadKinds);
+      const isChosen = (entry) => !this.hasActivities(data) || jvmprof.isSampledIn(this.activities[entry], activities, threadKinds);
       return (entry) => isKeptNode(this.nodes[entry]) && isChosen(entry);
     }
 

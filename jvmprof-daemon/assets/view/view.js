@@ -138,11 +138,12 @@
     /// compared by, if there are two; `unit`: of their numbers; `times`: when samples were taken,
     /// in a recording of `durationMs`, and `clock` its begin and texts of times in it, where these
     /// are of the day; `pauses`: of its JVMs; `mostLacking`: samples that a frame may lack;
-    /// `ofThreads`: its groups are threads or their kinds.
-    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false } = {}) {
+    /// `ofThreads`: its groups are threads or their kinds; `isOneProcess`: without groups, all of
+    /// it is of one process.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false, isOneProcess = true } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
-      Object.assign(this, { sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads });
+      Object.assign(this, { sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads, isOneProcess });
       this.applySwitches();
       this.whole = data;
       this.showUnfetched();
@@ -197,9 +198,9 @@
     showActivities(data, chosen) {
       const isTime = this.unit === "samples" || this.unit === "nanoseconds";
       const groups = this.functions.filter(({ kind }) => kind === "label").length;
-      const { comparison, ofThreads, flame: { measure } } = this;
+      const { comparison, ofThreads, isOneProcess, flame: { measure } } = this;
       const samples = isTime ? jvmprof.activitySamples(data) : null;
-      this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2, ofThreads, measure, comparison });
+      this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2 && isOneProcess, ofThreads, measure, comparison });
     }
 
     /// Replaces the edits of a kind that chooses among parts of the time.
