@@ -294,7 +294,7 @@
       try {
         const tree = await this.fetchSubtrees(targets, jvmprof.groupsOf(this.data, this.hashes, targets), part);
         if (!isShown() || !tree) return;
-        if (tree.total > 0) this.showData(jvmprof.withSubtrees(this.data, tree, targets));
+        if (tree.total + (tree.base ?? 0) > 0) this.showData(jvmprof.withSubtrees(this.data, tree, targets));
         else this.showNotices(NOT_THERE);
       } catch (error) {
         if (isShown()) this.showNotices(`What is below the frame couldn't be fetched: ${error.message}`);
