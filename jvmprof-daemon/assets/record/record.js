@@ -12,15 +12,24 @@
     return data.types.find((type) => type.name === name) ?? data.types[0];
   }
 
-  /// The one that can be chosen beside those that the file has.
-  const THREAD_KIND = "thread_kind";
+  /// Those that can be chosen beside the one that the file has.
+  const [PROCESS, THREAD_KIND] = ["process", "thread_kind"];
 
-  const chosenGroup = (query) => (query.get("group") === THREAD_KIND ? THREAD_KIND : "");
+  const chosenGroup = (query) => [PROCESS, THREAD_KIND].find((group) => group === query.get("group")) ?? "";
 
   /// What stands below the root of a tree as the file has it.
   function groupsOf({ functions }) {
     const hasGroups = functions.kind.some((kind) => jvmprof.KINDS[kind] === "label");
-    return !hasGroups ? "nothing" : data.groups === "threads" ? "thread" : "process";
+    return !hasGroups ? "nothing" : data.groups === "threads" ? "thread" : "program";
+  }
+
+  const hasProcesses = () => data.process_count > 1;
+
+  /// What a process's group is chosen by. Of many processes it isn't known which stacks each has.
+  function processOption() {
+    if (data.processes?.length) return element("option", { value: PROCESS }, "process");
+    const text = `process (${format.count(data.process_count)} are too many)`;
+    return element("option", { value: PROCESS, disabled: true }, text);
   }
 
   function describe({ unit, period_ns: period }) {
@@ -63,7 +72,8 @@
       this.types.value = this.type.name;
       this.group = chosenGroup(query);
       this.groups = element("select", { "aria-label": "Group by", onchange: () => this.chooseGroup(this.groups.value) });
-      this.groups.append(element("option", { value: "" }), element("option", { value: THREAD_KIND }, "kind of thread"));
+      this.kindOption = element("option", { value: THREAD_KIND }, "kind of thread");
+      this.groups.append(element("option", { value: "" }), ...(hasProcesses() ? [processOption()] : []), this.kindOption);
       this.groupTool = element("label.select", { title: "A node for each, below the root" }, "Group by", this.groups);
       this.regrouped = new Map();
       document
@@ -140,21 +150,26 @@
       this.show();
     }
 
-    /// The tree of what is counted and its samples' times, by kind of thread if that is chosen and
-    /// known of it.
+    /// The tree of what is counted and its samples' times, by process or kind of thread if that is
+    /// chosen and known of it.
     grouped() {
       const at = this.type.tree;
       const [tree, times] = [data.trees[at], this.times[at] ?? null];
       const hasKinds = jvmprof.hasThreadKinds(tree);
-      this.groupTool.hidden = !hasKinds;
-      this.groups.value = hasKinds ? this.group : "";
+      const isKnown = { [PROCESS]: data.processes?.length > 0 && jvmprof.hasProcesses(tree), [THREAD_KIND]: hasKinds };
+      const group = isKnown[this.group] ? this.group : "";
+      this.groupTool.hidden = !hasKinds && !hasProcesses();
+      Object.assign(this.kindOption, { hidden: !hasKinds, disabled: !hasKinds });
+      this.groups.value = group;
       this.groups.options[0].textContent = groupsOf(tree);
-      if (!hasKinds || !this.group) return { tree, times, ofThreads: data.groups === "threads" };
-      if (!this.regrouped.has(at)) {
-        const { data: byKind, nodeOf } = jvmprof.byThreadKind(tree);
-        this.regrouped.set(at, { tree: byKind, times: times?.movedTo(nodeOf) ?? null, ofThreads: true });
+      if (!group) return { tree, times, ofThreads: data.groups === "threads" };
+      const key = `${group} ${at}`;
+      if (!this.regrouped.has(key)) {
+        const isByProcess = group === PROCESS;
+        const { data: by, nodeOf } = isByProcess ? jvmprof.byProcess(tree, data.processes) : jvmprof.byThreadKind(tree);
+        this.regrouped.set(key, { tree: by, times: times?.movedTo(nodeOf) ?? null, ofThreads: !isByProcess });
       }
-      return this.regrouped.get(at);
+      return this.regrouped.get(key);
     }
 
     show() {
@@ -169,6 +184,7 @@
           unit,
           times,
           ofThreads,
+          isOneProcess: !hasProcesses(),
           durationMs: data.duration_ns / 1e6,
           periodNs: this.type.period_ns,
           pauses: data.pauses ?? [],

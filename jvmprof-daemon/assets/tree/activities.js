@@ -1,5 +1,6 @@
-// What JVMs' samples were taken in and by which kind of thread (profile/jvm_activity.rs), by the
-// node in which they end: sums, the data of some of it alone, and the data by kinds of threads.
+// What JVMs' samples were taken in, by which kind of thread and of which process
+// (profile/jvm_activity.rs), by the node in which they end: sums, the data of some of it alone, and
+// the data by kinds of threads or by processes.
 "use strict";
 
 (function (jvmprof) {
@@ -28,11 +29,14 @@
   ];
 
   const OTHER = jvmprof.ACTIVITIES.length - 1;
-  const ACTIVITY_BITS = 4;
+  const [ACTIVITY_BITS, THREAD_BITS] = [4, 4];
+  const lowBits = (number, count) => number & ((1 << count) - 1);
 
-  /// What a number of the data stands for: an activity, and a kind of thread (-1: of no JVM).
-  const activityOf = (jvmprof.activityOf = (number) => number & ((1 << ACTIVITY_BITS) - 1));
-  const threadKindOf = (jvmprof.threadKindOf = (number) => (activityOf(number) === OTHER ? -1 : number >> ACTIVITY_BITS));
+  /// What a number of the data stands for: an activity, a kind of thread (-1: of no JVM), and the
+  /// number of a process, where these are distinguished.
+  const activityOf = (jvmprof.activityOf = (number) => lowBits(number, ACTIVITY_BITS));
+  const threadKindOf = (jvmprof.threadKindOf = (number) => (activityOf(number) === OTHER ? -1 : lowBits(number >> ACTIVITY_BITS, THREAD_BITS)));
+  const processOf = (number) => number >> (ACTIVITY_BITS + THREAD_BITS);
 
   /// Hands `take(number, samples)` what a row of the column says of `own` samples that end in a
   /// node: a number that is that of all of them, or pairs.
@@ -84,36 +88,45 @@
   jvmprof.isSampledIn = (number, activities, threadKinds) =>
     (activities?.has(activityOf(number)) ?? true) && (threadKinds?.has(threadKindOf(number)) ?? true);
 
-  /// The data with only the samples of these activities and kinds of threads; null: of all. Lines
-  /// and ways of running stay where all of a node's samples do.
+  /// The data with only the samples of these activities and kinds of threads; null: of all.
   jvmprof.ofActivities = function (data, activities, threadKinds = null) {
+    if ((!activities && !threadKinds) || !data.nodes.activity?.length) return data;
+    return ofNumbers(data, (number) => jvmprof.isSampledIn(number, activities, threadKinds));
+  };
+
+  /// The column with the numbers of samples: that of their processes where nothing else is known.
+  const numbersColumn = ({ nodes }) => ["activity", "process"].find((name) => nodes[name]?.length);
+
+  /// The data with only the samples whose numbers `isKept` keeps. Lines and ways of running stay
+  /// where all of a node's samples do.
+  function ofNumbers(data, isKept) {
     const { nodes } = data;
-    if ((!activities && !threadKinds) || !nodes.activity?.length) return data;
+    const name = numbersColumn(data);
     const kept = (rows, total) => {
       if (!total || !rows) return {};
       const left = new Array(total.length).fill(0);
       const column = jvmprof.ownSamples(nodes.parent, total).map((own, node) => {
         const row = [];
-        each(rows[node], own, (number, count) => jvmprof.isSampledIn(number, activities, threadKinds) && row.push(number, count));
+        each(rows[node], own, (number, count) => isKept(number) && row.push(number, count));
         for (let at = 1; at < row.length; at += 2) left[node] += row[at];
         return row;
       });
       for (let node = left.length - 1; node > 0; node--) left[nodes.parent[node]] += left[node];
       return { column, left };
     };
-    const main = kept(nodes.activity, nodes.total);
+    const main = kept(nodes[name], nodes.total);
     const base = kept(nodes.base_activity, nodes.base);
     const same = (node) => main.left[node] === nodes.total[node];
     const changed = {
       ...nodes,
       total: main.left,
-      activity: main.column,
+      [name]: main.column,
       ...(base.left && { base: base.left, base_activity: base.column }),
       lines: nodes.lines.map((lines, node) => (same(node) ? lines : [])),
       how: nodes.how?.map((how, node) => (same(node) ? how : [])),
     };
     return { ...data, nodes: changed, total: main.left[0], ...(base.left && { base: base.left[0] }) };
-  };
+  }
 
   /// Samples of these kinds of threads in each of `count` steps, `{samples, activities}`, of rows
   /// `{number, samples}`: of all activities, and of each.
@@ -132,8 +145,8 @@
 
   /// Groups by the kind of the thread, named as the collector names them. Of threads of other
   /// processes the kind isn't known, either.
-  const NO_THREAD_KIND = { name: "(no thread_kind)", kinds: new Set([-1, 0]) };
-  const THREAD_GROUPS = [...jvmprof.THREAD_KINDS.slice(1).map(({ key }, index) => ({ name: key, kinds: new Set([index + 1]) })), NO_THREAD_KIND];
+  const NO_THREAD_KIND = { name: "(no thread_kind)", has: (number) => threadKindOf(number) <= 0 };
+  const THREAD_GROUPS = [...jvmprof.THREAD_KINDS.slice(1).map(({ key }, index) => ({ name: key, has: (number) => threadKindOf(number) === index + 1 })), NO_THREAD_KIND];
 
   /// Whether the data says of some samples by which kind of thread they were taken.
   jvmprof.hasThreadKinds = function (data) {
@@ -141,8 +154,15 @@
     return [samples?.main, samples?.base].some((counts) => counts?.slice(1).some((count) => count > 0));
   };
 
+  /// Whether the data says of some samples of which process they are.
+  jvmprof.hasProcesses = (data) => numbersColumn(data) !== undefined;
+
+  /// Nodes that are kept of data with other groups than its own: each group may have as many as all
+  /// had.
+  const MOST_NODES = 60_000;
+
   const NUMBERS = ["total", "base"];
-  const ACTIVITIES = ["activity", "base_activity"];
+  const ACTIVITIES = ["activity", "base_activity", "process"];
   const COUNTS = ["lines", "how", ...ACTIVITIES];
 
   /// A tree that is made of nodes of another one, with the columns that this one has.
@@ -160,11 +180,21 @@
       return this.nodes.parent.length - 1;
     }
 
-    appendGroup(name) {
+    appendFunction(kind, name) {
       const [text, nothing] = [this.strings.push(name) - 1, this.strings.push("") - 1];
-      const label = { kind: jvmprof.KINDS.indexOf("label"), name: text, file: nothing, module: nothing };
-      for (const [of, column] of Object.entries(this.functions)) column.push(label[of]);
-      return this.append(0, this.functions.kind.length - 1);
+      const fn = { kind: jvmprof.KINDS.indexOf(kind), name: text, file: nothing, module: nothing };
+      for (const [of, column] of Object.entries(this.functions)) column.push(fn[of]);
+      return this.functions.kind.length - 1;
+    }
+
+    appendGroup(name) {
+      return this.append(0, this.appendFunction("label", name));
+    }
+
+    /// The function of nodes that have what was cut.
+    get pruned() {
+      const known = this.functions.kind.indexOf(jvmprof.KINDS.indexOf("pruned"));
+      return known < 0 ? this.appendFunction("pruned", "[pruned]") : known;
     }
 
     /// Adds what a node of other data has in these columns.
@@ -176,13 +206,33 @@
     }
   }
 
+  /// The samples above which a node is kept, so that there are at most so many in all groups.
+  function mostCut(data, groups, most) {
+    const { parent, total } = data.nodes;
+    const rows = data.nodes[numbersColumn(data)];
+    const totals = groups.map(() => new Float64Array(parent.length));
+    const add = (node) => (number, samples) => (totals[groups.findIndex(({ has }) => has(number))][node] += samples);
+    jvmprof.ownSamples(parent, total).forEach((own, node) => each(rows[node], own, add(node)));
+    for (const of of totals) for (let node = parent.length - 1; node > 0; node--) of[parent[node]] += of[node];
+    const all = totals.flatMap((of) => [...of.filter((samples) => samples > 0)]);
+    return all.length > most ? Float64Array.from(all).sort()[all.length - most - 1] : 0;
+  }
+
   /// Puts the stacks of data below a group of a tree; returns the nodes that its nodes became, -1
-  /// for those without samples. Other groups are left out.
-  function addBelow(tree, group, data) {
+  /// for those without samples. Other groups are left out, and nodes with at most `cut` samples are
+  /// one with their siblings.
+  function addBelow(tree, group, data, cut) {
     const { parent, function: functionOf, total, base } = data.nodes;
     const { kind } = data.functions;
     const place = new Int32Array(parent.length).fill(-1);
     const known = new Map();
+    const nodeBelow = (above, fn) => {
+      if (!known.has(above)) known.set(above, new Map());
+      const below = known.get(above);
+      if (!below.has(fn)) below.set(fn, tree.append(above, fn));
+      return below.get(fn);
+    };
+    const { pruned } = cut > 0 ? tree : {};
     place[0] = group;
     tree.add(group, data, 0);
     for (let i = 1; i < parent.length; i++) {
@@ -193,30 +243,39 @@
         tree.add(above, data, i, ACTIVITIES);
         continue;
       }
-      const key = above * kind.length + functionOf[i];
-      if (!known.has(key)) known.set(key, tree.append(above, functionOf[i]));
-      place[i] = known.get(key);
-      tree.add(place[i], data, i);
+      const isCut = cut > 0 && total[i] <= cut;
+      const isBelowCut = isCut && tree.nodes.function[above] === pruned;
+      place[i] = isBelowCut ? above : nodeBelow(above, isCut ? pruned : functionOf[i]);
+      if (isCut) tree.add(place[i], data, i, isBelowCut ? ACTIVITIES : [...NUMBERS, ...ACTIVITIES]);
+      else tree.add(place[i], data, i);
     }
     return place;
   }
 
-  /// The data with a group for each kind of thread instead of its other groups, and the nodes that
-  /// its nodes became: `{data, nodeOf(node, number)}`, the latter for samples with this number that
-  /// end in a node. Lines and ways of running stay where all of a node's samples are of one kind.
-  jvmprof.byThreadKind = function (data) {
+  /// The data with these groups, `{name, has(number)}`, instead of its own, and the nodes that its
+  /// nodes became: `{data, nodeOf(node, number)}`, the latter for samples with this number that end
+  /// in a node. Lines and ways of running stay where all of a node's samples are of one group.
+  function regrouped(data, groups, most) {
+    const cut = data.nodes.base ? 0 : mostCut(data, groups, most);
     const tree = new RegroupedTree(data);
     tree.append(0, data.nodes.function[0]);
     tree.add(0, data, 0, NUMBERS);
-    const places = new Map();
-    for (const { name, kinds } of THREAD_GROUPS) {
-      const part = jvmprof.ofActivities(data, null, kinds);
-      if (part.total <= 0 && !(part.base > 0)) continue;
-      const place = addBelow(tree, tree.appendGroup(name), part);
-      for (const kind of kinds) places.set(kind, place);
-    }
-    const nodeOf = (node, number) => Math.max(0, places.get(threadKindOf(number))?.[node] ?? 0);
-    return { data: { ...data, ...tree }, nodeOf };
+    const places = groups.map(({ name, has }) => {
+      const part = ofNumbers(data, has);
+      const isEmpty = part.total <= 0 && !(part.base > 0);
+      return isEmpty ? null : addBelow(tree, tree.appendGroup(name), part, cut);
+    });
+    const placeOf = (number) => places[groups.findIndex(({ has }) => has(number))];
+    return { data: { ...data, ...tree }, nodeOf: (node, number) => Math.max(0, placeOf(number)?.[node] ?? 0) };
+  }
+
+  /// The data with a group for each kind of thread, see `regrouped`.
+  jvmprof.byThreadKind = (data, most = MOST_NODES) => regrouped(data, THREAD_GROUPS, most);
+
+  /// The data with a group for each process; `names`: theirs, from the number 1 on.
+  jvmprof.byProcess = function (data, names, most = MOST_NODES) {
+    const groups = ["(no process)", ...names].map((name, process) => ({ name, has: (number) => processOf(number) === process }));
+    return regrouped(data, groups, most);
   };
 
   /// What of a cut node comes back when a part of it is drawn by itself: rows of both, and of what

@@ -83,7 +83,7 @@
     try {
       const tree = await jvmprof.whileFetching(view.fetchStacks({ part, edits: applied, under: targets, groups }));
       if (!isShown() || !tree) return;
-      if (tree.total > 0) view.showData(jvmprof.withSubtrees(view.data, tree, targets));
+      if (tree.total + (tree.base ?? 0) > 0) view.showData(jvmprof.withSubtrees(view.data, tree, targets));
       else view.showNotices(jvmprof.NOT_THERE);
     } catch (error) {
       if (isShown()) view.showNotices(`What is below the frame couldn't be fetched: ${error.message}`);

@@ -41,11 +41,11 @@
 
   jvmprof.isCode = (fn) => fn.kind !== "root" && fn.kind !== "label" && fn.kind !== "pruned";
 
-  /// The data with only the samples that these edits leave. Lines and ways of running stay where
-  /// all of a node's samples do: how they divide among others isn't known.
-  jvmprof.editedData = function (data, functions, edits) {
+  /// Whether these edits leave the samples that end in a node, `(node) => boolean`; null if they
+  /// leave those of all.
+  jvmprof.keptNodes = function (data, functions, edits) {
     const filters = edits.filter(({ kind }) => kind === "only" || kind === "hide");
-    if (!filters.length) return data;
+    if (!filters.length) return null;
     const { parent, function: functionOf } = data.nodes;
     const matched = filters.map((edit) => functions.map((fn) => matches(edit, fn)));
     // Bit `i`: filter `i` has matched on the way from the root. Nobody makes more than 31 of them.
@@ -56,8 +56,14 @@
       seen[node] = seen[parent[node]];
       matched.forEach((of, i) => (seen[node] |= of[functionOf[node]] ? 1 << i : 0));
     }
-    const stays = (node) => (seen[node] & wanted) === wanted && (seen[node] & unwanted) === 0;
-    return jvmprof.withSamples(data, (node) => stays(node));
+    return (node) => (seen[node] & wanted) === wanted && (seen[node] & unwanted) === 0;
+  };
+
+  /// The data with only the samples that these edits leave. Lines and ways of running stay where
+  /// all of a node's samples do: how they divide among others isn't known.
+  jvmprof.editedData = function (data, functions, edits) {
+    const isKept = jvmprof.keptNodes(data, functions, edits);
+    return isKept ? jvmprof.withSamples(data, isKept) : data;
   };
 
   /// The leaf of a wait in which a thread had nothing to do, as pipeline/off_cpu/wait_labels.rs

@@ -90,6 +90,17 @@
     return rows;
   };
 
+  /// The rows of the tree that a ProfileView draws, of which the whole data has `counted`. What is
+  /// left of a method's samples has the lines of those whose times are known.
+  jvmprof.drawnRows = function ({ tree, whole, functions, part, basePart, times, applied }, counted, isPart, edits) {
+    const all = jvmprof.functionRows(tree);
+    const rows = basePart ? all : jvmprof.withLines(all, counted, isPart);
+    if (!isPart || !times || applied.length) return rows;
+    // The functions of what was fetched stand behind those of the whole.
+    const counts = (of) => times.lineCounts(whole, functions, of, edits);
+    return jvmprof.withPartLines(rows, counts(part), basePart && counts(basePart));
+  };
+
   const withOwn = (line) => ({ ...line, self: line.attributed, base: line.base && { ...line.base, self: line.base.attributed } });
 
   /// The place of a line: `Order.java:57`.
@@ -104,6 +115,9 @@
     const isOfOwnWork = column !== "total" && row.attributed > LEAST_OWN_WORK * row.total;
     return isOfOwnWork ? "attributed" : "total";
   };
+
+  /// The same for its lines beside each other, of which those of a part know no total.
+  jvmprof.listWeight = (row, column) => (row.lines[0]?.total === null ? "attributed" : jvmprof.lineWeight(row, column));
 
   /// The line that most of a function's samples have, `by` total or attributed: `{place, share}`;
   /// null if none is known.

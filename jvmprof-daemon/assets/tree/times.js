@@ -5,10 +5,10 @@
 
 (function (jvmprof) {
   class SampleTimes {
-    /// `data`: columns `nodes`, `lines` and `activities` (numbers, see activities.js), by entry,
-    /// and the samples: base64 of LEB128.
-    constructor({ nodes, lines, activities = [], samples }) {
-      Object.assign(this, { nodes, lines, activities });
+    /// `data`: columns `nodes`, `lines` and `activities` (numbers, see activities.js), by entry, or
+    /// else `processes` (such numbers, too), and the samples: base64 of LEB128.
+    constructor({ nodes, lines, activities = [], processes = [], samples }) {
+      Object.assign(this, { nodes, lines, activities, processes });
       const bytes = Uint8Array.from(atob(samples), (character) => character.charCodeAt(0));
       const count = bytes.reduce((sum, byte) => sum + (byte < 0x80 ? 1 : 0), 0) / 2;
       this.times = new Float64Array(count);
@@ -29,7 +29,8 @@
     /// The same samples in a tree of other nodes: `nodeOf(node, number)` is the one that a node
     /// became for samples with this number.
     movedTo(nodeOf) {
-      const nodes = this.nodes.map((node, entry) => nodeOf(node, this.activities[entry]));
+      const numbers = this.activities.length ? this.activities : this.processes;
+      const nodes = this.nodes.map((node, entry) => nodeOf(node, numbers[entry]));
       return Object.assign(Object.create(SampleTimes.prototype), this, { nodes });
     }
 
@@ -56,42 +57,74 @@
       return slots;
     }
 
-    /// The data with only the samples of a part, `[from, to]` in milliseconds. `lineCounts` says of
-    /// each function, by its index, which lines took the time that is attributed to it.
-    part(data, functions, [from, to]) {
-      const { parent, function: functionOf } = data.nodes;
+    /// How many samples each entry has in a part, `[from, to]` in milliseconds; null: in all.
+    counts(part = null) {
+      const counts = new Uint32Array(this.nodes.length);
+      const [begin, end] = part ? part.map((time) => this.from(time)) : [0, this.times.length];
+      for (let i = begin; i < end; i++) counts[this.entries[i]]++;
+      return counts;
+    }
+
+    /// The data with only the samples of a part, `[from, to]` in milliseconds.
+    part(data, part) {
+      const { parent } = data.nodes;
       const total = new Array(parent.length).fill(0);
-      const lineCounts = new Map();
-      const activity = this.activities.length ? parent.map(() => []) : [];
-      const behind = this.from(to);
-      for (let i = this.from(from); i < behind; i++) {
-        const entry = this.entries[i];
-        total[this.nodes[entry]]++;
-        if (activity.length) jvmprof.addCounts(activity[this.nodes[entry]], [this.activities[entry], 1]);
-        const end = this.nodes[entry];
-        // Where frames were pruned, the line may be one of theirs.
-        if (!this.lines[entry] || functions[functionOf[end]].kind === "pruned") continue;
-        const fn = nearest(end, parent, functionOf, functions).index;
-        if (!lineCounts.has(fn)) lineCounts.set(fn, new Map());
-        const lines = lineCounts.get(fn);
-        lines.set(this.lines[entry], (lines.get(this.lines[entry]) ?? 0) + 1);
-      }
+      const activity = this.hasActivities(data) ? parent.map(() => []) : [];
+      this.counts(part).forEach((samples, entry) => {
+        const node = this.nodes[entry];
+        total[node] += samples;
+        if (activity.length && samples) jvmprof.addCounts(activity[node], [this.activities[entry], samples]);
+      });
       for (let node = parent.length - 1; node > 0; node--) total[parent[node]] += total[node];
       const none = () => [];
       const nodes = { ...data.nodes, total, lines: parent.map(none), how: parent.map(none) };
       if (activity.length) nodes.activity = activity;
-      return { ...data, nodes, total: total[0], lineCounts };
+      return { ...data, nodes, total: total[0] };
+    }
+
+    /// Whether it is known of these samples and of the data what they were taken in.
+    hasActivities({ nodes }) {
+      return this.activities.length > 0 && nodes.activity?.length > 0;
+    }
+
+    /// Whether edits leave the samples of an entry, `(entry) => boolean`, in the data that the
+    /// nodes are of.
+    kept(data, functions, edits) {
+      const isKeptNode = jvmprof.keptNodes(data, functions, edits) ?? (() => true);
+      const [activities, threadKinds] = [jvmprof.chosenActivities(edits), jvmprof.chosenThreadKinds(edits)];
+      const isChosen = (entry) => !this.hasActivities(data) || jvmprof.isSampledIn(this.activities[entry], activities, threadKinds);
+      return (entry) => isKeptNode(this.nodes[entry]) && isChosen(entry);
+    }
+
+    /// Which lines took the time that is attributed to each function, by its index: `{samples,
+    /// lines}`, of the samples in a part (null: in all) that these edits leave.
+    lineCounts(data, functions, part = null, edits = []) {
+      const { parent, function: functionOf } = data.nodes;
+      const isKept = this.kept(data, functions, edits);
+      const counts = new Map();
+      this.counts(part).forEach((samples, entry) => {
+        const end = this.nodes[entry];
+        // Where frames were pruned, the line may be one of theirs.
+        if (!samples || functions[functionOf[end]].kind === "pruned" || !isKept(entry)) return;
+        const fn = nearest(end, parent, functionOf, functions).index;
+        if (!counts.has(fn)) counts.set(fn, { samples: 0, lines: new Map() });
+        const of = counts.get(fn);
+        of.samples += samples;
+        const line = this.lines[entry];
+        if (line) of.lines.set(line, (of.lines.get(line) ?? 0) + samples);
+      });
+      return counts;
     }
 
     /// The data of a part beside those of another one, the base, and what both sides are compared
     /// by: `{data, sides}`. A sample stands for `periodNs`.
-    compared(data, functions, [base, part], periodNs) {
-      const [before, after] = [base, part].map((of) => this.part(data, functions, of));
+    compared(data, [base, part], periodNs) {
+      const [before, after] = [base, part].map((of) => this.part(data, of));
       const { total, activity } = before.nodes;
       const nodes = { ...after.nodes, base: total, ...(activity && { base_activity: activity }) };
       const side = ([from, to], { total: samples }) => ({ period_ns: periodNs, duration_ns: (to - from) * 1e6, events: samples, total: samples });
       return {
-        data: { ...after, nodes, base: before.total, baseLineCounts: before.lineCounts },
+        data: { ...after, nodes, base: before.total },
         sides: [side(base, before), side(part, after)],
       };
     }
@@ -103,15 +136,19 @@
     return functions[functionOf[node]];
   }
 
-  /// The lines of rows in a part, by what is attributed to them; with those of the base, if there
-  /// is one.
-  jvmprof.withPartLines = function (rows, { lineCounts, baseLineCounts = null }) {
+  /// Gives rows without lines those of the samples that are attributed to their functions, where
+  /// the times of all of these are known; with those of the base, if there is one.
+  jvmprof.withPartLines = function (rows, lineCounts, baseCounts = null) {
+    const none = { samples: 0, lines: new Map() };
     const counts = (samples) => ({ self: null, attributed: samples, total: null });
     for (const row of rows) {
-      const [own, base] = [lineCounts, baseLineCounts].map((of) => of?.get(row.fn.index) ?? new Map());
-      const lines = [...new Set([...own.keys(), ...base.keys()])].map((line) => [line, own.get(line) ?? 0, base.get(line) ?? 0]);
+      const [own, before] = [lineCounts, baseCounts].map((of) => of?.get(row.fn.index) ?? none);
+      const isKnown = own.samples === row.attributed && (!baseCounts || before.samples === row.base.attributed);
+      if (row.lines.length || !isKnown) continue;
+      const all = [...new Set([...own.lines.keys(), ...before.lines.keys()])];
+      const lines = all.map((line) => [line, own.lines.get(line) ?? 0, before.lines.get(line) ?? 0]);
       const heaviest = lines.sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2])).slice(0, 10);
-      row.lines = heaviest.map(([line, samples, before]) => ({ line, ...counts(samples), base: baseLineCounts && counts(before) }));
+      row.lines = heaviest.map(([line, samples, base]) => ({ line, ...counts(samples), base: baseCounts && counts(base) }));
     }
     return rows;
   };

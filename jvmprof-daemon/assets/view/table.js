@@ -217,7 +217,7 @@
 
     details(row) {
       const across = (...children) => element("tr.detail", {}, element("td.line", { colspan: String(1 + this.columns().length) }, ...children));
-      const by = jvmprof.lineWeight(row, this.sort.column);
+      const by = jvmprof.listWeight(row, this.sort.column);
       const hottest = row.lines.toSorted((a, b) => b[by] - a[by] || b.total - a.total || a.line - b.line);
       const lines = hottest.slice(0, LINES).map((line) =>
         element(

@@ -143,12 +143,13 @@
     /// compared by, if there are two; `unit`: of their numbers; `times`: when samples were taken,
     /// in a recording of `durationMs`, and `clock` its begin and texts of times in it, where these
     /// are of the day; `pauses`: of its JVMs; `mostLacking`: samples that a frame may lack;
-    /// `ofThreads`: its groups are threads or their kinds; `asked`: what was asked for beside it,
-    /// `{answers, stacks, promise, tree}` (see answers.js), the last one if it is here.
-    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false, asked = [] } = {}) {
+    /// `ofThreads`: its groups are threads or their kinds; `isOneProcess`: without groups, all of
+    /// it is of one process; `asked`: what was asked for beside it, `{answers, stacks, promise,
+    /// tree}` (see answers.js), the last one if it is here.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0, clock = null, pauses = [], mostLacking = 0, ofThreads = false, isOneProcess = true, asked = [] } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
-      Object.assign(this, { givenSides: sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads });
+      Object.assign(this, { givenSides: sides, unit, times, durationMs, periodNs, clock, pauses, mostLacking, ofThreads, isOneProcess });
       this.whole = data;
       for (const answers of [this.edited, this.through]) answers.clear();
       for (const { answers, stacks, promise, tree } of asked) {
@@ -186,9 +187,8 @@
       // `applied`: the edits that the data has in it.
       Object.assign(this, { part, basePart, sides: this.givenSides, applied: answer ? edits : [] });
       if (answer || !part) return this.showData(answer ?? whole);
-      const functions = jvmprof.functions(whole);
-      if (!basePart) return this.showData(times.part(whole, functions, part));
-      const { data, sides } = times.compared(whole, functions, [basePart, part], this.periodNs);
+      if (!basePart) return this.showData(times.part(whole, part));
+      const { data, sides } = times.compared(whole, [basePart, part], this.periodNs);
       this.sides = sides;
       this.showData(data);
     }
@@ -222,7 +222,7 @@
       this.flame.draw(root, root.value);
       this.isEdited = Boolean(idle?.isHidden) || !jvmprof.isWhole(left);
       this.isPart = this.isEdited || (part !== null && !applied.length);
-      this.drawTable(this.isPart);
+      this.drawTable(this.isPart, edits);
       const isToAsk = this.canFetch() && filters.length > applied.length && jvmprof.lacksStacks(awake, this.shown);
       this.edited.want(isToAsk ? { part, edits: filters } : null);
       this.showLegend();
@@ -236,9 +236,9 @@
     showActivities(data, chosen) {
       const isTime = this.isTime();
       const groups = this.functions.filter(({ kind }) => kind === "label").length;
-      const { comparison, ofThreads, flame: { measure } } = this;
+      const { comparison, ofThreads, isOneProcess, flame: { measure } } = this;
       const samples = isTime ? jvmprof.activitySamples(data) : null;
-      this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2, ofThreads, measure, comparison });
+      this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2 && isOneProcess, ofThreads, measure, comparison });
     }
 
     /// Replaces the edits of a kind that chooses among parts of the time.
@@ -247,21 +247,15 @@
       this.change({ edits: [...others, ...keys.map((key) => `${kind}:${key}`)] });
     }
 
-    drawTable(isPart) {
+    drawTable(isPart, edits) {
       const { data } = this;
       const counted = jvmprof.tableRows(data, this.functions);
       const hasJava = counted.some(({ fn }) => fn.kind === "java");
       const isWhole = this.state.frames === "all" && !isPart;
-      const rows = isWhole ? counted : this.rowsOfTree(counted, isPart);
+      const rows = isWhole ? counted : jvmprof.drawnRows(this, counted, isPart, edits);
       const seen = isWhole ? data.top.seen : rows.length;
       const { frames, sort } = this.state;
       this.table.draw(rows, { total: this.shown.total, seen, hasAttributed: hasJava && frames === "all", sort });
-    }
-
-    rowsOfTree(counted, isPart) {
-      const rows = jvmprof.functionRows(this.tree);
-      if (this.shown.lineCounts && !this.isEdited) return jvmprof.withPartLines(rows, this.shown);
-      return jvmprof.withLines(rows, counted, isPart);
     }
 
     /// The menu of a frame, or of a function of the table; `zoom(node)` zooms to one in its graph.

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::call_tree::{CallTree, PAGE_NODES, PprofSeries, TreeBuilder};
+use super::call_tree::{CallTree, PAGE_NODES, PprofSeries, Processes, TreeBuilder};
 use super::comparison::ComparedSide;
 use super::pprof::{CheckedTables, InvalidProfile, sampled_events};
 use super::recording_page::{HtmlError, Recorded, RecordedType, RecordingTitle, StackGroups, write_page};
@@ -120,7 +120,8 @@ pub fn write_diff_page(
     }
     let recorded = Recorded {
         title,
-        groups: StackGroups::Processes,
+        groups: StackGroups::Programs,
+        processes: Processes::default(),
         start_ms: starts_ms[1],
         base_start_ms: Some(starts_ms[0]),
         duration_ns,

@@ -113,27 +113,33 @@ impl ThreadKind {
     }
 }
 
-/// What a sample was taken in, and by which kind of thread.
+/// What a sample was taken in, by which kind of thread, and of which process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SampledIn {
     pub activity: JvmActivity,
     pub thread: ThreadKind,
+    /// The number of the process, where processes are distinguished; else 0. Stored sums have 0.
+    pub process: u16,
 }
 
-/// Bits of [`SampledIn::number`] that are the activity's.
+/// Bits of [`SampledIn::number`] that are the activity's, and those that are the thread's; above
+/// them is the process.
 const ACTIVITY_BITS: u32 = 4;
+const THREAD_BITS: u32 = 4;
 const _: () = assert!(JVM_ACTIVITIES <= 1 << ACTIVITY_BITS);
+const _: () = assert!((ThreadKind::Native as usize) < 1 << THREAD_BITS);
 
 impl SampledIn {
     /// Returns the number that stands for both in the page's data and in stored sums.
     pub(crate) fn number(self) -> u64 {
-        ((self.thread as u64) << ACTIVITY_BITS) | self.activity as u64
+        let process = u64::from(self.process) << (ACTIVITY_BITS + THREAD_BITS);
+        process | ((self.thread as u64) << ACTIVITY_BITS) | self.activity as u64
     }
 
-    /// Returns what this number stands for.
+    /// Returns what this number of stored sums stands for.
     pub(crate) fn of_number(number: u64) -> Option<Self> {
         let activity = JvmActivity::of_number(number & ((1 << ACTIVITY_BITS) - 1))?;
-        Some(Self { activity, thread: ThreadKind::of_number(number >> ACTIVITY_BITS)? })
+        Some(Self { activity, thread: ThreadKind::of_number(number >> ACTIVITY_BITS)?, process: 0 })
     }
 }
 

@@ -192,6 +192,27 @@ pub mod label_names {
 /// Label names and values of a series, without `__name__`.
 pub type LabelSet = BTreeMap<String, String>;
 
+/// Labels that say which program a series is of, the best first.
+const PROGRAM_LABELS: [&str; 3] = [label_names::MAIN_CLASS, "comm", "executable"];
+
+/// The name of a group of series whose program isn't known.
+pub const NO_PROGRAM: &str = "(no program)";
+
+/// Returns the program that a series is of: the main class, or else the command.
+pub fn program_name(labels: &LabelSet) -> Option<&str> {
+    let values = PROGRAM_LABELS.iter().filter_map(|label| labels.get(*label));
+    values.map(String::as_str).find(|value| !value.is_empty())
+}
+
+/// Returns the process that a series is of: `com.acme.Shop (4711)`.
+pub fn process_name(labels: &LabelSet) -> Option<String> {
+    match (program_name(labels), labels.get("pid")) {
+        (Some(program), Some(pid)) => Some(format!("{program} ({pid})")),
+        (Some(name), None) => Some(name.to_owned()),
+        (None, pid) => pid.cloned(),
+    }
+}
+
 /// The samples of one label set.
 #[derive(Clone, Debug)]
 pub struct Series {

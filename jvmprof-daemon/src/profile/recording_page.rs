@@ -12,10 +12,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use serde::Serialize;
 
-use super::call_tree::{CallTree, PAGE_NODES, SampleTimes, TreeBuilder};
+use super::call_tree::{CallTree, PAGE_NODES, Processes, SampleTimes, TreeBuilder};
 use super::comparison::ComparedSide;
 use super::gzip;
-use super::model::{Batch, LabelSet, label_names};
+use super::model::{Batch, LabelSet, NO_PROGRAM, label_names, process_name, program_name};
 use super::page_assets::{RECORD_LOADER, RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
 use crate::event_type::{EventType, SampleNumber, ShownUnit};
 
@@ -52,6 +52,9 @@ pub(super) struct Recorded<'a> {
     pub(super) title: &'a RecordingTitle,
     /// What the nodes above stacks are, where there are any.
     pub(super) groups: StackGroups,
+    /// The processes that stacks can be grouped by instead.
+    #[serde(flatten)]
+    pub(super) processes: Processes,
     pub(super) start_ms: u64,
     /// When what it is compared with was taken, if it is; 0 if that isn't known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,15 +119,15 @@ pub(super) struct RecordedType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackGroups {
-    /// Processes, where there are several.
-    Processes,
+    /// Programs, where there are several: main classes of JVMs, or else commands.
+    Programs,
     /// Threads, by the labels `thread_name` and `thread_id`.
     Threads,
 }
 
 /// Writes the batches, each of an event, as a page on which one chooses what is counted.
 ///
-/// Where several processes were recorded, each has a node above its stacks; so has each thread, if
+/// Where several programs were recorded, each has a node above its stacks; or else each thread, if
 /// `groups` says so. `pauses`: those of JVMs, if they were followed.
 ///
 /// # Errors
@@ -137,11 +140,12 @@ pub fn write_html(
     out: &mut impl Write,
 ) -> Result<(), HtmlError> {
     let (mut types, mut trees, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    let has_several = has_several_processes(batches);
+    let processes = Processes::of_batches(batches);
+    let grouping = Grouping { groups, has_programs: has_several_programs(batches), processes: &processes };
     for batch in batches {
         let mut add = |name: &str, unit, number: Option<SampleNumber>| {
             if let Some(number) = number {
-                let (tree, times_of_tree) = tree(batch, number, has_several, groups);
+                let (tree, times_of_tree) = tree(batch, number, &grouping);
                 trees.push(tree);
                 times.push(times_of_tree);
             }
@@ -177,6 +181,7 @@ pub fn write_html(
     let recorded = Recorded {
         title,
         groups,
+        processes,
         start_ms: first.map_or(0, |batch| since_epoch_ms(batch.start)),
         base_start_ms: None,
         duration_ns: first.map_or(0, |batch| u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX)),
@@ -196,21 +201,9 @@ pub(super) fn write_page(recorded: &Recorded<'_>, out: &mut impl Write) -> Resul
     Ok(())
 }
 
-/// Returns what a process is called above its stacks.
-fn process(labels: &LabelSet) -> Option<String> {
-    let comm =
-        labels.get(label_names::MAIN_CLASS).filter(|class| !class.is_empty()).or_else(|| labels.get("comm"));
-    let comm = comm.or_else(|| labels.get("executable"));
-    match (comm, labels.get("pid")) {
-        (Some(comm), Some(pid)) => Some(format!("{comm} ({pid})")),
-        (Some(name), None) | (None, Some(name)) => Some(name.clone()),
-        (None, None) => None,
-    }
-}
-
-fn has_several_processes(batches: &[Batch]) -> bool {
+fn has_several_programs(batches: &[Batch]) -> bool {
     let series = batches.iter().flat_map(|batch| &batch.series);
-    series.map(|series| process(&series.labels)).collect::<BTreeSet<_>>().len() > 1
+    series.map(|series| program_name(&series.labels)).collect::<BTreeSet<_>>().len() > 1
 }
 
 /// Returns what a thread is called above its stacks; `None` where series aren't of threads.
@@ -219,24 +212,35 @@ fn thread(labels: &LabelSet) -> Option<String> {
     labels.get(label_names::THREAD_ID).map(|tid| format!("{name} ({tid})"))
 }
 
-fn tree(
-    batch: &Batch,
-    number: SampleNumber,
-    has_several: bool,
+/// What stands above stacks.
+struct Grouping<'a> {
     groups: StackGroups,
-) -> (CallTree, SampleTimes) {
+    has_programs: bool,
+    processes: &'a Processes,
+}
+
+impl Grouping<'_> {
+    /// Returns the name of the node above the stacks of a series, if they have one.
+    fn group(&self, labels: &LabelSet) -> Option<String> {
+        if self.groups == StackGroups::Programs {
+            let program = program_name(labels).unwrap_or(NO_PROGRAM);
+            return self.has_programs.then(|| program.to_owned());
+        }
+        let process = if self.processes.are_several() { process_name(labels) } else { None };
+        match (process, thread(labels)) {
+            (Some(process), Some(thread)) => Some(format!("{process}: {thread}")),
+            (process, thread) => process.or(thread),
+        }
+    }
+}
+
+fn tree(batch: &Batch, number: SampleNumber, grouping: &Grouping<'_>) -> (CallTree, SampleTimes) {
     let mut builder = TreeBuilder::default();
     if !matches!(batch.event, EventType::Allocation | EventType::Pause) {
         builder.count_activities();
     }
-    let group = |labels: &LabelSet| {
-        let process = if has_several { process(labels) } else { None };
-        let thread = if groups == StackGroups::Threads { thread(labels) } else { None };
-        match (process, thread) {
-            (Some(process), Some(thread)) => Some(format!("{process}: {thread}")),
-            (process, thread) => process.or(thread),
-        }
-    };
+    builder.count_processes(grouping.processes);
+    let group = |labels: &LabelSet| grouping.group(labels);
     builder.add_batch(batch, number, group);
     let times = builder.sample_times(batch, group, PAGE_NODES);
     (builder.finish(PAGE_NODES), times)
@@ -296,9 +300,11 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::profile::call_tree::NodeKind;
+    use crate::profile::jvm_activity::JvmActivity;
     use crate::profile::model::{Frame, FrameKind, Line, Sample, SampleLabel, SampleLabels, Series};
 
     fn batch(names: &[&str], processes: &[(&str, &str)]) -> Batch {
@@ -325,7 +331,7 @@ mod tests {
     fn page(batch: &Batch, title: &str) -> String {
         let title = RecordingTitle { title: title.to_owned(), host: "worker-1".to_owned() };
         let mut out = Vec::new();
-        write_html(std::slice::from_ref(batch), &[], StackGroups::Processes, &title, &mut out).unwrap();
+        write_html(std::slice::from_ref(batch), &[], StackGroups::Programs, &title, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -361,14 +367,71 @@ mod tests {
         assert!(!one.contains("{{nonce}}"));
     }
 
+    /// The names of the groups of a page's first tree.
+    fn groups(data: &Value) -> BTreeSet<&str> {
+        let tree = &data["trees"][0];
+        let label = Value::from(NodeKind::Label as u8);
+        let kinds = tree["functions"]["kind"].as_array().unwrap().iter();
+        let names = tree["functions"]["name"].as_array().unwrap().iter();
+        let labels = kinds.zip(names).filter(|(kind, _)| **kind == label);
+        let name = |index: &Value| tree["strings"][index.as_u64().unwrap() as usize].as_str().unwrap();
+        labels.map(|(_, index)| name(index)).collect()
+    }
+
     #[test]
-    fn several_processes_have_a_node_each_and_one_has_none() {
-        let has = |page: &str, name: &str| {
-            data(page)["trees"][0]["strings"].as_array().unwrap().contains(&Value::from(name))
-        };
-        let two = page(&batch(&["main"], &[("java", "1"), ("java", "2")]), "t");
-        assert!(has(&two, "java (1)") && has(&two, "java (2)"));
-        assert!(!has(&page(&batch(&["main"], &[("java", "1")]), "t"), "java (1)"));
+    fn several_programs_have_a_node_each_and_one_has_none() {
+        let mut build = batch(&["main"], &[("cc1plus", "1"), ("cc1plus", "2"), ("java", "3"), ("java", "4")]);
+        build.series[3].labels.insert(label_names::MAIN_CLASS.to_owned(), "com.acme.Shop".to_owned());
+        assert_eq!(groups(&data(&page(&build, "t"))), BTreeSet::from(["cc1plus", "com.acme.Shop", "java"]));
+        build.series[2].labels.remove("comm");
+        assert!(groups(&data(&page(&build, "t"))).contains(NO_PROGRAM));
+        let two_processes = data(&page(&batch(&["main"], &[("java", "1"), ("java", "2")]), "t"));
+        assert_eq!(groups(&two_processes), BTreeSet::new());
+    }
+
+    #[test]
+    fn samples_say_of_which_process_they_are_unless_there_are_too_many() {
+        let of = |processes: &[(&str, &str)]| data(&page(&batch(&["main", "run"], processes), "t"));
+        let two = of(&[("java", "1"), ("java", "2"), ("java", "2")]);
+        assert_eq!((&two["processes"], &two["process_count"]), (&json!(["java (1)", "java (2)"]), &json!(2)));
+        // By the node: number of the process with that of other programs, and its samples.
+        let [first, second] = [1_u64, 2].map(|process| (process << 8) | JvmActivity::OtherProcess as u64);
+        assert_eq!(two["trees"][0]["nodes"]["process"], json!([[], [], [first, 3, second, 6]]));
+        assert_eq!(two["trees"][0]["nodes"]["activity"], Value::Null, "of JVMs nothing is known");
+
+        let one = of(&[("java", "1"), ("java", "1")]);
+        assert_eq!((&one["processes"], &one["process_count"]), (&json!([]), &json!(1)));
+        assert_eq!(one["trees"][0]["nodes"]["process"], Value::Null);
+        let pids: Vec<String> = (0..51).map(|pid| pid.to_string()).collect();
+        let compilers: Vec<_> = pids.iter().map(|pid| ("cc1plus", pid.as_str())).collect();
+        assert_eq!(of(&compilers[1..])["processes"].as_array().unwrap().len(), 50);
+        let too_many = of(&compilers);
+        assert_eq!((&too_many["processes"], &too_many["process_count"]), (&json!([]), &json!(51)));
+        assert_eq!(too_many["trees"][0]["nodes"]["process"], Value::Null);
+    }
+
+    #[test]
+    fn the_times_of_samples_and_other_events_know_the_process_too() {
+        let mut cpu = batch(&["main"], &[("java", "1"), ("java", "2")]);
+        for series in &mut cpu.series {
+            series.samples[0].times = vec![7, 8, 9];
+            series.labels.insert("runtime".to_owned(), "jvm".to_owned());
+        }
+        let mut allocation = cpu.clone();
+        allocation.event = EventType::Allocation;
+        let title = RecordingTitle { title: "java".to_owned(), host: String::new() };
+        let mut out = Vec::new();
+        write_html(&[cpu, allocation], &[], StackGroups::Programs, &title, &mut out).unwrap();
+        let data = data(&String::from_utf8(out).unwrap());
+        let numbers = |activity: JvmActivity| [1_u64, 2].map(|process| (process << 8) | activity as u64);
+        let [unknown, other] = [JvmActivity::Unknown, JvmActivity::OtherProcess].map(numbers);
+        assert_eq!(data["trees"][0]["nodes"]["activity"][1], json!([unknown[0], 3, unknown[1], 3]));
+        assert_eq!(data["times"][0]["activities"], json!(unknown));
+        let bytes = 3 * 10_101_010;
+        assert_eq!(data["trees"][1]["nodes"]["process"][1], json!([other[0], bytes, other[1], bytes]));
+        assert_eq!(data["trees"][1]["nodes"]["activity"], Value::Null);
+        assert_eq!(data["times"][1]["processes"], json!(other));
+        assert_eq!(data["times"][1]["activities"], Value::Null);
     }
 
     #[test]
@@ -378,14 +441,14 @@ mod tests {
             series.labels.insert("thread_name".to_owned(), thread.to_owned());
             series.labels.insert("thread_id".to_owned(), "7".to_owned());
         }
-        let tree = |groups| serde_json::to_value(tree(&batch, SampleNumber::Count, true, groups).0).unwrap();
-        let has = |tree: &Value, name: &str| tree["strings"].as_array().unwrap().contains(&name.into());
         assert_eq!(serde_json::to_value(StackGroups::Threads).unwrap(), "threads", "record.js asks for it");
-        let by_thread = tree(StackGroups::Threads);
-        for name in ["java (1): a (7)", "java (2): b (7)", "java (2): c (7)"] {
-            assert!(has(&by_thread, name), "{by_thread}");
-        }
-        assert!(has(&tree(StackGroups::Processes), "java (2)"));
+        let title = RecordingTitle { title: "java".to_owned(), host: String::new() };
+        let mut out = Vec::new();
+        write_html(std::slice::from_ref(&batch), &[], StackGroups::Threads, &title, &mut out).unwrap();
+        let by_thread = data(&String::from_utf8(out).unwrap());
+        let expected = ["java (1): a (7)", "java (2): b (7)", "java (2): c (7)"];
+        assert_eq!(groups(&by_thread), BTreeSet::from(expected));
+        assert_eq!(groups(&data(&page(&batch, "t"))), BTreeSet::new());
     }
 
     #[test]
@@ -395,7 +458,7 @@ mod tests {
         allocation.event = EventType::Allocation;
         let title = RecordingTitle { title: "java".to_owned(), host: String::new() };
         let mut out = Vec::new();
-        write_html(&[cpu, allocation], &[], StackGroups::Processes, &title, &mut out).unwrap();
+        write_html(&[cpu, allocation], &[], StackGroups::Programs, &title, &mut out).unwrap();
         let data = data(&String::from_utf8(out).unwrap());
         let types: Vec<_> =
             data["types"].as_array().unwrap().iter().map(|of| (&of["name"], &of["unit"])).collect();

@@ -1,8 +1,12 @@
-//! `record --java` on JVMs whose time is mostly the kernel's.
+//! The Java view of `record --java` and of the page, on JVMs whose time is mostly the kernel's.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
+use serde_json::Value;
+
+use crate::browser::Browser;
 use crate::support::{compile_java, jdks, record_json, scratch};
 
 /// Fills the heap with arrays: the kernel clears each page when it is touched first. Sleeps after
@@ -40,6 +44,16 @@ fn functions_of(svg: &str) -> BTreeSet<&str> {
     titles.filter_map(|(title, _)| title.rsplit_once(" (")).map(|(name, _)| name).collect()
 }
 
+/// The function of the first row in the table of Java's frames on a recorded page.
+fn first_row(page: &Path) -> Value {
+    let mut browser = Browser::start(1440, 900);
+    browser.open(&format!("file://{}#frames=java&view=table", page.display()));
+    browser.wait_for("document.querySelectorAll('.top tbody .function-name').length > 1");
+    let name = browser.evaluate("document.querySelector('.top tbody .function-name').textContent");
+    assert_eq!(browser.complaints, [""; 0]);
+    name
+}
+
 #[test]
 fn of_pages_that_the_kernel_clears_for_a_heap_of_zgc_the_java_view_names_the_allocating_method() {
     let dir = scratch();
@@ -48,16 +62,19 @@ fn of_pages_that_the_kernel_clears_for_a_heap_of_zgc_the_java_view_names_the_all
     for (feature, home) in jdks() {
         let java = home.join("bin/java");
         let java = java.to_str().expect("a path in UTF-8");
-        let record = |view: &[&str]| {
+        let page = dir.path().join("x.html");
+        let record = |view: &[&str], mode: &[&str]| {
             let (folded, svg) = (dir.path().join("x.folded"), dir.path().join("x.svg"));
-            let [to_folded, to_svg] = [&folded, &svg].map(|path| path.to_str().expect("a path in UTF-8"));
-            let output = ["-F", "997", "-o", to_folded, "-o", to_svg, "--", java];
-            let program = ["-XX:+UseZGC", "-Xms2g", "-Xmx2g", "-Xint", "-cp", classes, "Clearing", "1200"];
-            let summary = record_json(&[view, &output, &program].concat());
+            let [to_folded, to_svg, to_page] =
+                [&folded, &svg, &page].map(|path| path.to_str().expect("a path in UTF-8"));
+            let output = ["-F", "997", "-o", to_folded, "-o", to_svg, "-o", to_page, "--", java];
+            let heap = ["-XX:+UseZGC", "-Xms2g", "-Xmx2g"];
+            let program = ["-cp", classes, "Clearing", "1200"];
+            let summary = record_json(&[view, &output, &heap, mode, &program].concat());
             let [folded, svg] = [folded, svg].map(|path| fs::read_to_string(path).expect("it is written"));
             (summary, folded, svg)
         };
-        let (_, all, all_svg) = record(&[]);
+        let (_, all, all_svg) = record(&[], &["-Xint"]);
         let kernel = leaves(&all, |leaf| leaf.ends_with("_[k]"));
         let native = leaves(&all, |leaf| !leaf.ends_with("_[k]"));
         eprintln!("JDK {feature}: {kernel} samples of the kernel, {native} others");
@@ -68,7 +85,9 @@ fn of_pages_that_the_kernel_clears_for_a_heap_of_zgc_the_java_view_names_the_all
         let mut of_kernel = kernel_functions(&all);
         assert!(!functions_of(&all_svg).is_disjoint(&of_kernel), "JDK {feature}: without --java it has some");
 
-        let (summary, java, java_svg) = record(&["--java"]);
+        assert_eq!(first_row(&page), "Clearing.buffer", "JDK {feature}: on the page");
+
+        let (summary, java, java_svg) = record(&["--java"], &["-Xint"]);
         of_kernel.extend(kernel_functions(&java));
         let drawn = functions_of(&java_svg);
         let left: Vec<_> = drawn.intersection(&of_kernel).collect();
@@ -82,5 +101,10 @@ fn of_pages_that_the_kernel_clears_for_a_heap_of_zgc_the_java_view_names_the_all
         assert!(attributed >= top["self"].as_u64().expect("a number") * 9 / 10, "JDK {feature}: {summary}");
         let none = summary["java_frames"]["without_caller"].as_u64().expect("a number");
         assert_eq!(leaves(&java, |leaf| leaf == "[no Java caller]"), none, "JDK {feature}: {summary}");
+
+        // As JVMs run otherwise: compiled, too.
+        let (summary, ..) = record(&["--java"], &[]);
+        assert_eq!(summary["top"][0]["name"], "Clearing.buffer", "JDK {feature}: {summary}");
+        assert_eq!(first_row(&page), "Clearing.buffer", "JDK {feature}: on the page");
     }
 }

@@ -1,10 +1,13 @@
 //! Recordings of JVMs, and what `inspect` and `doctor` say of them. A binary of its own: a
-//! recording needs the processors that other tests of HotSpot keep busy. Needs root and the JDKs of
-//! `JVMPROF_TEST_JDKS`.
+//! recording needs the processors that other tests of HotSpot keep busy. Needs root, the JDKs of
+//! `JVMPROF_TEST_JDKS`, and Chromium.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod allocation;
 mod allocation_targets;
+#[allow(dead_code, reason = "the pages' tests need more of it")]
+#[path = "../page/browser.rs"]
+mod browser;
 mod inspect;
 mod java_view;
 mod locks;

@@ -90,6 +90,13 @@ fn thread_button(kind: &str) -> String {
     format!("document.querySelector('[data-edit=\"thread:{kind}\"]')")
 }
 
+/// Chooses what stacks are grouped by.
+fn group_by(browser: &mut Browser, group: &str) {
+    browser.evaluate(&format!(
+        "(() => {{ const by = document.querySelector('[aria-label=\"Group by\"]'); by.value = '{group}'; by.dispatchEvent(new Event('change')) }})()"
+    ));
+}
+
 #[test]
 #[ignore = "needs Chromium"]
 fn a_kind_of_threads_is_shown_alone_and_is_a_group_of_the_collector() {
@@ -128,7 +135,7 @@ fn a_kind_of_threads_is_shown_alone_and_is_a_group_of_the_collector() {
     let server = Server::start(store, ReadLimits::default());
     visit(&mut browser, &format!("{}/?match=comm=java", server.url));
     let all = browser.evaluate(TOTAL).as_u64().unwrap();
-    browser.evaluate("(() => { const by = document.querySelector('[aria-label=\"Group by\"]'); by.value = 'thread_kind'; by.dispatchEvent(new Event('change')) })()");
+    group_by(&mut browser, "thread_kind");
     browser.wait_for("location.search.includes('group=thread_kind')");
     browser.wait_for(IDLE);
     let groups = "jvmprof.view.tree.children.map(({ name }) => name).sort().join(' ')";
@@ -154,7 +161,7 @@ fn a_recorded_page_groups_by_kind_of_thread() {
     let processes = browser.evaluate(groups);
     let title = "document.querySelector('.activity-title').textContent";
     assert_eq!(browser.evaluate(title), "Where the JVMs' time goes");
-    browser.evaluate("(() => { const by = document.querySelector('[aria-label=\"Group by\"]'); by.value = 'thread_kind'; by.dispatchEvent(new Event('change')) })()");
+    group_by(&mut browser, "thread_kind");
     assert_eq!(browser.evaluate("location.hash.includes('group=thread_kind')"), true);
     assert_eq!(browser.evaluate(groups), "(no thread_kind) compiler gc java native vm");
     assert_eq!(browser.evaluate(TOTAL), all);
@@ -176,6 +183,73 @@ fn a_recorded_page_groups_by_kind_of_thread() {
         visit(&mut browser, &format!("{url}#group=thread_kind"));
         assert_all_is_reachable(&mut browser, width, "groups by kind of thread");
     }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// The groups that can be chosen; behind those that can't stands a dash.
+const GROUPS: &str = "[...document.querySelector('[aria-label=\"Group by\"]').options]\
+.map((it) => it.text + (it.disabled ? ' -' : '')).join(', ')";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_recorded_page_groups_by_program_and_if_chosen_by_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (now, length) = (SystemTime::now(), Duration::from_secs(20));
+    let mut batch = busy_jvm(now, length, 2_000, &mut Numbers::new(1));
+    let mut second = busy_jvm(now, length, 1_000, &mut Numbers::new(2)).series.swap_remove(0);
+    second.labels.insert("pid".to_owned(), "4343".to_owned());
+    batch.series.push(second);
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let all = browser.evaluate(TOTAL);
+    let groups = "jvmprof.view.tree.children.map(({ name }) => name).sort().join(', ')";
+    assert_eq!(browser.evaluate(groups), "java, postgres");
+    assert_eq!(browser.evaluate(GROUPS), "program, process, kind of thread");
+    group_by(&mut browser, "process");
+    let processes = "java (4242), java (4343), postgres (977)";
+    assert_eq!(browser.evaluate(groups), processes);
+    assert_eq!(browser.evaluate("location.hash.includes('group=process')"), true);
+    assert_eq!(browser.evaluate(TOTAL), all);
+    picture(&mut browser, "processes-groups-record");
+    // Of a part of the recording, too.
+    let of_second = "jvmprof.view.tree.children.find(({ name }) => name === 'java (4343)').value";
+    let whole = browser.evaluate(of_second).as_u64().unwrap();
+    browser.evaluate("(jvmprof.view.change({ part: [0, 10_000] }), 0)");
+    let of_part = browser.evaluate(of_second).as_u64().unwrap();
+    assert!((1..whole).contains(&of_part), "{of_part} of {whole}");
+    for width in WIDTHS {
+        browser.resize(width, 900);
+        browser.open("about:blank");
+        visit(&mut browser, &format!("{url}#group=process"));
+        assert_eq!(browser.evaluate(groups), processes);
+        assert_all_is_reachable(&mut browser, width, "groups by process");
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_recorded_page_says_that_there_are_too_many_processes_for_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let length = Duration::from_secs(10);
+    let mut batch = window(SystemTime::now(), length, 100, Shape::Program, &mut Numbers::new(1));
+    let first = batch.series.swap_remove(0);
+    batch.series = (0..51_u32)
+        .map(|pid| {
+            let mut series = first.clone();
+            series.labels.insert("pid".to_owned(), pid.to_string());
+            series
+        })
+        .collect();
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &format!("{url}#group=process"));
+    assert_eq!(browser.evaluate(GROUPS), "nothing, process (51 are too many) -, kind of thread");
+    let has_groups = "jvmprof.view.functions.some(({ kind }) => kind === 'label')";
+    assert_eq!(browser.evaluate(has_groups), false);
+    let title = "document.querySelector('.activity-title').textContent";
+    assert_eq!(browser.evaluate(title), "Where the JVMs' time goes");
     assert_eq!(browser.complaints, [""; 0]);
 }
 

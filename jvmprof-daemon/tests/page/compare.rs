@@ -13,7 +13,7 @@ use jvmprof_daemon::profile::recording_page::RecordingTitle;
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, kernel_for_line, window};
-use crate::server::{Server, open, push};
+use crate::server::{Server, millis, open, push};
 use crate::widths::{WIDTHS, assert_all_is_reachable};
 use crate::{IDLE, count_clicks, picture, visit};
 
@@ -279,5 +279,47 @@ fn the_collector_compares_with_yesterday_and_with_other_labels() {
     browser.evaluate("document.querySelector('#base > .button').click()");
     browser.wait_for("!jvmprof.view.comparison");
     assert!(!browser.evaluate("location.search").as_str().unwrap().contains("base"));
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// Of 20 s with as many samples as 10 s have later.
+#[test]
+#[ignore = "needs Chromium"]
+fn the_collector_compares_by_share_or_by_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let now = SystemTime::now() - Duration::from_secs(60);
+    for (ago, samples) in [(2, 2_000), (1, 2_000), (0, 4_000)] {
+        push(&store, &window(now - WINDOW * ago, WINDOW, samples, Shape::Program, &mut Numbers::new(1)));
+    }
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    let from = millis(now);
+    let range = format!("from={from}&to={}&base={}-{from}", from + 10_000, from - 20_000);
+    visit(&mut browser, &format!("{}/?{range}&view=table", server.url));
+    let total = "[...document.querySelectorAll('.top tbody tr:not(.detail)')].find((row) => \
+                 row.querySelector('.function-name').textContent === 'java.lang.Thread.run')\
+                 .querySelector('td.change:last-child .percent').textContent.replaceAll('\\u00a0', ' ')";
+    let heads = "[...document.querySelectorAll('.top th')].map((it) => it.innerText.trim()).join('; ')";
+    let has_unit = |browser: &mut Browser| browser.evaluate(heads).as_str().unwrap().contains("Total, CPUs");
+    // 4,160 of 4,370 samples on both sides.
+    assert_eq!(browser.evaluate(total), "95.2 % → 95.2 %");
+    assert!(!has_unit(&mut browser));
+    browser.press("n");
+    browser.wait_for("location.search.includes('by=time')");
+    // 10.1 ms each, in 20 s and in 10 s.
+    assert_eq!(browser.evaluate(total), "2.101 → 4.202");
+    assert!(has_unit(&mut browser));
+    let class = "[...document.querySelectorAll('.top tbody td.change')].map((it) => it.className)";
+    let classes: Vec<String> = serde_json::from_value(browser.evaluate(class)).unwrap();
+    assert!(classes.iter().any(|class| class.ends_with("more-than")), "{classes:?}");
+    picture(&mut browser, "compare-collector-by-time");
+    let url = browser.evaluate("location.href");
+    browser.open("about:blank");
+    visit(&mut browser, url.as_str().unwrap());
+    assert_eq!(browser.evaluate(total), "2.101 → 4.202", "the address says it");
+    browser.press("n");
+    browser.wait_for("!location.search.includes('by=time')");
+    assert_eq!(browser.evaluate(total), "95.2 % → 95.2 %");
     assert_eq!(browser.complaints, [""; 0]);
 }

@@ -223,6 +223,26 @@ pub(crate) fn kernel_for_line(name: &str, line: u32, count: u64) -> Sample {
     of_kind(Sample::of_events(stack.into(), count, count * 10_101_010), "java")
 }
 
+/// Samples of one line of the application itself.
+pub(crate) fn own_of_line(name: &str, line: u32, count: u64) -> Sample {
+    let mut frames = Frames::new();
+    let inner = vec![frames.get(name, FrameKind::Java, line)];
+    let stack = rooted(&mut frames, inner);
+    of_kind(Sample::of_events(stack.into(), count, count * 10_101_010), "java")
+}
+
+/// Samples of a method's callees, one of each.
+pub(crate) fn callees_of(name: &str, count: usize) -> Vec<Sample> {
+    let mut frames = Frames::new();
+    let sample = |number: usize| {
+        let callee = frames.get(&format!("com.acme.shop.parts.Part{number}.run"), FrameKind::Java, 7);
+        let inner = vec![callee, frames.get(name, FrameKind::Java, 57)];
+        let stack = rooted(&mut frames, inner);
+        of_kind(Sample::of_events(stack.into(), 1, 10_101_010), "java")
+    };
+    (0..count).map(sample).collect()
+}
+
 /// Frames from the leaf on, the kind of the thread, and how many there are beside 100 samples of
 /// the application.
 type ThreadStack = (&'static [(&'static str, FrameKind)], &'static str, usize);

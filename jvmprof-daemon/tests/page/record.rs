@@ -28,7 +28,7 @@ pub(crate) fn write_with_pauses(batches: &[Batch], pauses: &[PauseLane], path: &
     let mut file = BufWriter::new(File::create(path).unwrap());
     let title =
         RecordingTitle { title: "java -jar shop.jar (pid 4242)".to_owned(), host: "worker-1".to_owned() };
-    write_html(batches, pauses, StackGroups::Processes, &title, &mut file).unwrap();
+    write_html(batches, pauses, StackGroups::Programs, &title, &mut file).unwrap();
     format!("file://{}", path.display())
 }
 
@@ -118,17 +118,17 @@ fn keys_move_zoom_and_switch() {
     browser.wait_for("document.querySelector('.tip-name')?.textContent === '__clone3'");
     browser.press("ArrowUp");
     browser.press("ArrowRight");
-    browser.wait_for("document.querySelector('.tip-name').textContent === 'postgres (977)'");
+    browser.wait_for("document.querySelector('.tip-name').textContent === 'postgres'");
     browser.press("Enter");
-    browser.wait_for("document.querySelector('.status').textContent.includes('postgres (977)')");
-    browser.wait_for("!jvmprof.view.flame.drawnBoxes().some((g) => g.data.name === 'java (4242)')");
+    browser.wait_for("document.querySelector('.status').textContent.includes('postgres')");
+    browser.wait_for("!jvmprof.view.flame.drawnBoxes().some((g) => g.data.name === 'java')");
     picture(&mut browser, "record-keys");
     browser.press("Escape");
-    browser.wait_for(&format!("Boolean({})", frame("java (4242)")));
+    browser.wait_for(&format!("Boolean({})", frame("java")));
     // Zooming out begins where the zoom stood and moves from there.
     let picture_of = "document.querySelector('.flame-canvas').toDataURL()";
     let still = "jvmprof.view.flame.canvas.part === 1";
-    browser.evaluate(&format!("jvmprof.view.flame.zoomTo({})", frame("postgres (977)")));
+    browser.evaluate(&format!("jvmprof.view.flame.zoomTo({})", frame("postgres")));
     browser.wait_for(still);
     let begin = browser.evaluate(&format!("(jvmprof.view.flame.resetZoom(), {picture_of})"));
     browser.wait_for(still);
@@ -223,7 +223,7 @@ fn hostile_names_do_nothing() {
     };
     let url = write(&batch, &folder.path().join("x.html"));
     let mut browser = Browser::start(1280, 800);
-    browser.open(&url);
+    browser.open(&format!("{url}#group=process"));
     browser.wait_for("globalThis.jvmprof?.view?.flame.root && jvmprof.view.flame.drawnBoxes().length === 15");
     browser.point(&at("jvmprof.view.flame.drawnBoxes()[4]"), false);
     browser.wait_for("!document.querySelector('.tip').hidden");

@@ -3,9 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::export::collector::ReadLimits;
+use jvmprof_daemon::profile::model::Sample;
 
 use crate::browser::Browser;
-use crate::data::{Numbers, Shape, kernel_for_line, window};
+use crate::data::{Numbers, Shape, busy_jvm, kernel_for_line, own_of_line, window};
 use crate::record::write;
 use crate::server::{Server, open, push};
 use crate::widths::WIDTHS;
@@ -151,5 +152,47 @@ fn time_of_the_jvm_and_the_kernel_stands_beside_a_methods_own() {
     browser.wait_for("document.querySelector('.top th.attributed').hidden");
     browser.evaluate("document.querySelector('button.opener').click()");
     browser.wait_for("document.querySelector('.top tr.detail')?.textContent.includes('.java:')");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn rows_have_the_lines_of_what_is_left_of_their_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut batch = busy_jvm(SystemTime::now(), Duration::from_secs(20), 2_000, &mut Numbers::new(1));
+    let price = "com.acme.shop.basket.Basket.price";
+    let at = |ms: i32, sample: Sample| Sample { times: vec![ms; sample.events as usize], ..sample };
+    batch.series[0].samples.extend([
+        at(500, kernel_for_line(price, 57, 300)),
+        at(15_000, kernel_for_line(price, 58, 40)),
+        at(15_000, own_of_line(price, 60, 100)),
+    ]);
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    let hottest = |line: &str| format!("{}?.querySelector('.where').textContent === '{line}'", row(price));
+    let open = |browser: &mut Browser, hash: &str| {
+        browser.open("about:blank");
+        visit(browser, &format!("{url}#view=table&q=Basket{hash}"));
+    };
+    open(&mut browser, "");
+    browser.wait_for(&hottest("Basket.java:57 68.2 %"));
+    let activity = |key: &str| format!("document.querySelector('[data-edit=\"activity:{key}\"]')");
+    browser.point(&activity("application"), true);
+    browser.wait_for(&hottest("Basket.java:60 100 %"));
+    picture(&mut browser, "table-lines-application");
+    browser.point(&activity("kernel"), true);
+    browser.wait_for(&hottest("Basket.java:57 88.2 %"));
+    browser.evaluate("document.querySelector('button.opener').click()");
+    let listed =
+        "[...document.querySelectorAll('.top .detail .line')].map((it) => it.textContent).join('; ')";
+    assert_eq!(browser.evaluate(listed), "Basket.java:57 88.2 %; Basket.java:58 11.8 %");
+    open(&mut browser, "&edit=hide:clear_page_erms");
+    browser.wait_for(&hottest("Basket.java:60 100 %"));
+    // In a part of the recording, too; there the total of a line isn't known.
+    open(&mut browser, "&edit=activity:kernel&part=10000-20000");
+    browser.wait_for(&hottest("Basket.java:58 100 %"));
+    browser.evaluate("document.querySelector('.top th.total button').click()");
+    browser.evaluate("document.querySelector('button.opener').click()");
+    assert_eq!(browser.evaluate(listed), "Basket.java:58 100 %");
     assert_eq!(browser.complaints, [""; 0]);
 }

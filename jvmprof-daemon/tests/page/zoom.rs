@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use jvmprof_daemon::export::collector::ReadLimits;
 
 use crate::browser::Browser;
-use crate::data::{Numbers, Shape, window};
+use crate::data::{Numbers, Shape, callees_of, window};
 use crate::record::write;
 use crate::server::{Server, fill, millis, open, push};
 use crate::{DRAWN, IDLE, picture, visit};
@@ -125,6 +125,70 @@ fn zooming_in_a_part_fetches_what_was_pruned_of_this_part() {
     assert!(browser.evaluate("jvmprof.view.zoomedNode.value").as_u64() > samples.as_u64());
     let whole = "jvmprof.view.tree.value === jvmprof.view.whole.total";
     assert_eq!(browser.evaluate(whole), true);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// Samples of both sides below the zoomed frame that end in `[pruned]`, and those that end anywhere.
+const SIDES: &str = "(() => { const [pruned, own] = [[0, 0], [0, 0]]; const todo = [jvmprof.view.zoomedNode]; \
+const add = (sums, of) => of.forEach((samples, side) => (sums[side] += samples)); while (todo.length) { \
+const node = todo.pop(); if (node.fn.kind === 'pruned') add(pruned, node.sides); add(own, node.ownSides); \
+todo.push(...node.children) } return [...pruned, ...own] })()";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn zooming_in_a_comparison_fetches_what_was_pruned_of_both_sides() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let (length, mut numbers) = (Duration::from_secs(10), Numbers::new(3));
+    let begin = SystemTime::now() - Duration::from_secs(60);
+    let mut before = window(begin, length, 3_000, Shape::Program, &mut numbers);
+    let gone = "com.acme.shop.gone.Gone.run";
+    before.series[0].samples.extend(callees_of(gone, 400));
+    push(&store, &before);
+    push(&store, &window(begin + length, length, 3_000, Shape::Program, &mut numbers));
+    let server = Server::start(store, ReadLimits { nodes: 1_000, ..ReadLimits::default() });
+    let mut browser = Browser::start(1440, 900);
+    let middle = millis(begin) + 10_000;
+    visit(&mut browser, &format!("{}/?from={middle}&to={}&base=before", server.url, middle + 10_000));
+    let sides = "jvmprof.view.zoomedNode.sides";
+    let look = |browser: &mut Browser, frame: &str| {
+        browser.evaluate(&format!(
+            "jvmprof.view.flame.showZoomed({frame}, true), jvmprof.view.zoomedNode = {frame}.data, 0"
+        ));
+        let sums: [u64; 4] = serde_json::from_value(browser.evaluate(SIDES)).unwrap();
+        let of_frame: [u64; 2] = serde_json::from_value(browser.evaluate(sides)).unwrap();
+        assert_eq!(sums[2..], of_frame, "each sample of the frame ends in it or below it");
+        (sums, of_frame)
+    };
+    let (pruned, of_frame) = look(&mut browser, INNER);
+    assert!(pruned[..2].iter().all(|samples| *samples > 0), "{pruned:?}");
+    browser.evaluate(
+        "(globalThis.first = fetch, globalThis.fetch = (...of) => (globalThis.asked = of[0], first(...of)), 0)",
+    );
+    browser.evaluate(&format!("jvmprof.view.flame.zoomTo({INNER})"));
+    browser.wait_for(IDLE);
+    let (left, of_fetched) = look(&mut browser, INNER);
+    assert!(left.iter().zip(&pruned).take(2).all(|(left, before)| left < before), "{pruned:?}, now {left:?}");
+    assert_eq!(of_fetched, of_frame);
+    let asked = browser.evaluate("asked");
+    let asked = asked.as_str().unwrap();
+    for parameter in ["under=", "base_from=", "base_to=", "group=auto", "under_group=java"] {
+        assert!(asked.contains(parameter), "{parameter} in {asked}");
+    }
+    picture(&mut browser, "zoom-compared");
+
+    // A frame that is gone has samples of the base alone.
+    browser.evaluate("jvmprof.view.flame.resetZoom()");
+    let gone = format!("jvmprof.view.flame.root.descendants().find((d) => d.data.name === '{gone}')");
+    let (pruned, of_frame) = look(&mut browser, &gone);
+    assert_eq!((pruned[..2].to_vec(), of_frame), (vec![400, 0], [400, 0]));
+    browser.evaluate(&format!("jvmprof.view.flame.zoomTo({gone})"));
+    browser.wait_for(IDLE);
+    let (left, of_fetched) = look(&mut browser, &gone);
+    assert_eq!((left[..2].to_vec(), of_fetched), (vec![0, 0], [400, 0]));
+    assert_eq!(browser.evaluate("jvmprof.view.zoomedNode.children.length"), 400);
+    let notices = browser.evaluate("document.querySelector('.notices').innerText");
+    assert!(!notices.as_str().unwrap().contains("has no samples here"), "{notices}");
     assert_eq!(browser.complaints, [""; 0]);
 }
 

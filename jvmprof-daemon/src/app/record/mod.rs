@@ -179,7 +179,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let shown = ShownBatches::new(&batches, args.java);
     let by_thread = args.threads.then(|| shown.batches.iter().map(with_thread_frames).collect::<Vec<_>>());
     let drawn = by_thread.as_ref().unwrap_or(&shown.batches);
-    let groups = if args.threads { StackGroups::Threads } else { StackGroups::Processes };
+    let groups = if args.threads { StackGroups::Threads } else { StackGroups::Programs };
     let pauses = pauses.map(|pauses| JvmPauseSummary::of_jvms(&pauses, &batches, began_ns));
     let names = jvm_names(&batches);
     let mut lanes = pauses.as_deref().map(JvmPauseSummary::lanes).unwrap_or_default();

@@ -316,6 +316,25 @@ async fn the_stacks_through_a_node_are_returned_alone() {
 }
 
 #[tokio::test]
+async fn the_stacks_through_a_node_are_those_of_both_sides_of_a_comparison() {
+    let page = PageClient::new();
+    let [begin, end, later, last] = [0, 9_000, 10_000, 60_000].map(|at| START + at);
+    for (program, range, base, expected) in [
+        ("java", [later, last], [begin, end], [3, 5]),
+        ("postgres", [later, last], [begin, end], [2, 0]),
+        // What is gone is there.
+        ("postgres", [begin, end], [later, last], [0, 2]),
+    ] {
+        let main = PathHash::of_function(NodeKind::Native, &format!("main of {program}"), "", "");
+        let sides = format!("from={}&to={}&base_from={}&base_to={}", range[0], range[1], base[0], base[1]);
+        let under = format!("/api/flamegraph?{sides}&under={}", PathHash::ROOT.child(main));
+        let answer = page.json(&under).await;
+        let samples = json!([answer["tree"]["total"], answer["tree"]["base"]]);
+        assert_eq!(samples, json!(expected), "{program}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_request_may_cost_is_bounded() {
     let few = ReadLimits { profiles: 2, ..ReadLimits::default() };
     let (status, error) =

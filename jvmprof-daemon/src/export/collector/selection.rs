@@ -11,7 +11,7 @@ use crate::event_type::EventType;
 use crate::export::store::{Matcher, NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
 use crate::profile::call_tree::{InvalidPathHash, StackFilter};
 use crate::profile::jvm_activity::THREAD_KIND_LABEL;
-use crate::profile::model::{LabelSet, label_names};
+use crate::profile::model::{LabelSet, NO_PROGRAM, program_name};
 
 use stack_edits::{EditError, StackEdits};
 
@@ -106,9 +106,6 @@ pub(super) enum Group {
     Program,
 }
 
-/// Labels that say which program a series is of, the best first.
-const PROGRAM_LABELS: [&str; 3] = [label_names::MAIN_CLASS, "comm", "executable"];
-
 impl Group {
     /// Returns the group that series as a whole are in, if these are what is grouped.
     pub(super) fn of_series(&self) -> Option<&Self> {
@@ -118,15 +115,14 @@ impl Group {
     /// Returns the group of each series by its fingerprint: the value of one label, or a text that
     /// says that there is none; or its program.
     pub(super) fn names<'a>(&self, series: &'a [SeriesInfo]) -> HashMap<&'a str, String> {
-        let value = |series: &'a SeriesInfo, label: &str| {
-            series.labels.get(label).filter(|value| !value.is_empty()).cloned()
-        };
         let name = |series: &'a SeriesInfo| {
             let name = match self {
-                Self::Label(label) => value(series, label).unwrap_or_else(|| format!("(no {label})")),
+                Self::Label(label) => {
+                    let value = series.labels.get(label).filter(|value| !value.is_empty());
+                    value.cloned().unwrap_or_else(|| format!("(no {label})"))
+                }
                 Self::Program | Self::ThreadKind => {
-                    let found = PROGRAM_LABELS.iter().find_map(|label| value(series, label));
-                    found.unwrap_or_else(|| "(no program)".to_owned())
+                    program_name(&series.labels).unwrap_or(NO_PROGRAM).to_owned()
                 }
             };
             (series.fingerprint.as_str(), name)

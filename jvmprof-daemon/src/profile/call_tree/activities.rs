@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{CallStep, NodeKind, TreeBuilder};
+use super::{CallStep, NodeKind, Processes, TreeBuilder};
 use crate::profile::jvm_activity::{
-    FrameRole, JVM_ACTIVITIES, JvmActivity, JvmThread, LeafCode, SampledIn, activity_of,
+    FrameRole, JVM_ACTIVITIES, JvmActivity, JvmThread, LeafCode, SampledIn, ThreadKind, activity_of,
 };
 use crate::types::FastHasher;
 
@@ -16,6 +16,8 @@ pub type ActivitySamples = [u64; JVM_ACTIVITIES];
 pub(super) struct Activities {
     /// True for CPU time and waits.
     pub(super) is_counted: bool,
+    /// Those that samples are counted by; none if they aren't.
+    pub(super) processes: Processes,
     /// By function.
     roles: Vec<FrameRole>,
     /// Samples of the tree and of its base, by the node in which they end.
@@ -25,6 +27,15 @@ pub(super) struct Activities {
     /// Samples of the tree and of its base with those that the builder's filter doesn't take for
     /// what they were taken in; nothing without such a filter.
     unfiltered: BTreeMap<SampledIn, [u64; 2]>,
+}
+
+/// What the samples were taken in that end in each node, and in each node of the base.
+#[derive(Debug, Default)]
+pub(super) struct EndColumns {
+    pub(super) activity: Vec<Vec<u64>>,
+    pub(super) base_activity: Vec<Vec<u64>>,
+    /// Of which process they are, where nothing else is known of them.
+    pub(super) process: Vec<Vec<u64>>,
 }
 
 impl Activities {
@@ -69,11 +80,13 @@ impl Activities {
 
     /// Returns the columns of the tree and of its base, with a row for each of `nodes`: number of
     /// [`SampledIn`], samples, number, samples, ...; or the number alone where it is that of all
-    /// samples that end in the node. No columns where nothing was seen of a JVM.
-    pub(super) fn columns(&self, nodes: usize) -> [Vec<Vec<u64>>; 2] {
+    /// samples that end in the node. No columns where nothing was seen of a JVM, and processes
+    /// aren't distinguished.
+    pub(super) fn columns(&self, nodes: usize) -> EndColumns {
         let is_jvm = |(_, sampled_in): &(u32, SampledIn)| sampled_in.activity != JvmActivity::OtherProcess;
-        if !self.ends.keys().any(is_jvm) {
-            return [Vec::new(), Vec::new()];
+        let has_jvm = self.ends.keys().any(is_jvm);
+        if !has_jvm && !self.processes.are_distinguished() {
+            return EndColumns::default();
         }
         let mut columns = [vec![Vec::new(); nodes], vec![Vec::new(); nodes]];
         let mut ends: Vec<_> = self.ends.iter().collect();
@@ -86,7 +99,12 @@ impl Activities {
         for row in columns.iter_mut().flatten().filter(|row| row.len() == 2) {
             row.pop();
         }
-        columns
+        let [main, base] = columns;
+        if has_jvm {
+            EndColumns { activity: main, base_activity: base, ..EndColumns::default() }
+        } else {
+            EndColumns { process: main, ..EndColumns::default() }
+        }
     }
 }
 
@@ -110,8 +128,19 @@ impl TreeBuilder {
         self.filter.takes_sampled_in(sampled_in)
     }
 
-    /// Returns what a sample with this stack was taken in, if that is to be counted.
-    pub(super) fn sampled_in(&self, path: &[CallStep], thread: JvmThread<'_>) -> Option<SampledIn> {
+    /// Returns what a sample with this stack was taken in, if that or its process is to be counted.
+    pub(super) fn sampled_in(
+        &self,
+        path: &[CallStep],
+        thread: JvmThread<'_>,
+        process: u16,
+    ) -> Option<SampledIn> {
+        let counted = &self.activities;
+        if !counted.is_counted {
+            let (activity, thread) = (JvmActivity::OtherProcess, ThreadKind::Unknown);
+            let of_process = SampledIn { activity, thread, process };
+            return counted.processes.are_distinguished().then_some(of_process);
+        }
         let roles = path.iter().rev().map(|step| self.activities.roles[step.function.0 as usize]);
         let leaf = path.last().map(|step| self.functions[step.function.0 as usize].kind);
         let leaf = match leaf {
@@ -120,7 +149,7 @@ impl TreeBuilder {
             Some(NodeKind::Native) => LeafCode::Native,
             _ => LeafCode::Unknown,
         };
-        let sampled_in = || SampledIn { activity: activity_of(thread, roles, leaf), thread: thread.kind() };
-        self.activities.is_counted.then(sampled_in)
+        let activity = activity_of(thread, roles, leaf);
+        Some(SampledIn { activity, thread: thread.kind(), process })
     }
 }

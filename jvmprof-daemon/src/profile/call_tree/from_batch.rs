@@ -51,6 +51,7 @@ impl TreeBuilder {
             let group = group(&series.labels).map(|name| self.label(&name));
             let has_kinds = || series.samples.iter().any(|sample| thread_kind_of(sample).is_some());
             let is_jvm = is_jvm(&series.labels) || has_kinds();
+            let process = self.activities.processes.number(&series.labels);
             for sample in &series.samples {
                 path.clear();
                 path.extend(group);
@@ -58,7 +59,7 @@ impl TreeBuilder {
                     frames.extend(self, &mut path, frame);
                 }
                 let thread = JvmThread::new(thread_kind_of(sample), is_jvm);
-                let sampled_in = self.sampled_in(&path, thread);
+                let sampled_in = self.sampled_in(&path, thread, process);
                 take(self, &path, sample, sampled_in);
             }
         }

@@ -115,7 +115,7 @@ impl TreeBuilder {
             for range in positions.filter_map(|position| ranges.get(position)) {
                 path.extend_from_slice(&steps[range.clone()]);
             }
-            let sampled_in = self.sampled_in(&path, JvmThread::new(kind, is_jvm));
+            let sampled_in = self.sampled_in(&path, JvmThread::new(kind, is_jvm), 0);
             take(self, &path, count, sampled_in, position);
         }
         Ok(())

@@ -69,6 +69,9 @@ pub(super) struct NodeColumns {
     /// The same of the base.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) base_activity: Vec<Vec<u64>>,
+    /// The same, where of the samples only their processes are known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) process: Vec<Vec<u64>>,
 }
 
 /// The functions with most samples, their own or with callees: columns again.
@@ -156,10 +159,10 @@ impl TreeBuilder {
             nodes.how.push(counts_by_index(node.how));
             pruned.samples += if node.function == self.pruned { node.total } else { 0 };
         }
-        let [activity, base_activity] = self.activities.columns(self.nodes.len());
-        nodes.activity = activity;
+        let ends = self.activities.columns(self.nodes.len());
+        (nodes.activity, nodes.process) = (ends.activity, ends.process);
         if self.has_base {
-            nodes.base_activity = base_activity;
+            nodes.base_activity = ends.base_activity;
         }
         let truncated = self
             .truncated

@@ -17,11 +17,14 @@ pub struct SampleTimes {
     /// Nodes in which stacks end: those with most samples first.
     nodes: Vec<u32>,
     /// The line of each one's nearest Java caller, 0 if unknown. A node has as many entries as
-    /// there are lines, activities and kinds of threads.
+    /// there are lines, activities, kinds of threads and processes.
     lines: Vec<u32>,
     /// What each one's samples were taken in; empty if that isn't counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     activities: Vec<SampledIn>,
+    /// Of which process each one's samples are, where nothing else is counted of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    processes: Vec<SampledIn>,
     /// For each sample, oldest first: milliseconds since the one before, and the entry of `nodes`;
     /// both as LEB128.
     #[serde(serialize_with = "as_base64")]
@@ -117,7 +120,11 @@ impl TreeBuilder {
                 ends.add(end, &times, times.len() as u64);
             }
         });
-        ends.into_columns()
+        let mut times = ends.into_columns();
+        if !self.activities.is_counted {
+            times.processes = std::mem::take(&mut times.activities);
+        }
+        times
     }
 
     /// Cuts the tree to `max_nodes`, and returns the times of the samples that came with some

@@ -95,6 +95,85 @@ test("kinds of threads are groups in place of processes, and no sample is lost",
   assert.equal(jvmprof.byThreadKind(grouped).data.nodes.parent.length, grouped.nodes.parent.length, "groups don't nest");
 });
 
+/// Of three processes of two programs, the last one no JVM.
+function ofProcesses() {
+  const tree = treeOf([["label:Shop;acme.A.run", 9], ["label:Shop;acme.A.run;kernel:read", 5], ["label:Shop;acme.A.idle", 1], ["label:cat;kernel:read", 2]]);
+  const [java, first, second, cat] = [1 << 4, 1 << 8, 2 << 8, 3 << 8];
+  // The nodes: all, Shop, run, read, idle, cat, read.
+  tree.nodes.activity = [[], [], [first + java, 6, second + java, 3], [second + java + KERNEL], [first + java], [], [cat + 8]];
+  tree.nodes.lines = [[], [], [57, 9], [], [60, 1], [], []];
+  return tree;
+}
+const PROCESSES = ["Shop (7)", "Shop (8)", "cat (9)"];
+
+test("processes are groups in place of programs, and no sample is lost", () => {
+  const tree = ofProcesses();
+  assert.deepEqual(jvmprof.activitySamples(tree).main, [10, 0, 0, 0, 0, 5, 0, 0, 2]);
+  assert.deepEqual(jvmprof.threadKindSamples(tree).main, [0, 15, 0, 0, 0, 0, 0], "beside the process");
+  const { data: grouped, nodeOf } = jvmprof.byProcess(tree, PROCESSES);
+  assert.deepEqual(drawn(grouped), {
+    "Shop (8)": [8, 0],
+    "Shop (8);acme.A.run": [8, 3],
+    "Shop (8);acme.A.run;read": [5, 5],
+    "Shop (7)": [7, 0],
+    "Shop (7);acme.A.run": [6, 6],
+    "Shop (7);acme.A.idle": [1, 1],
+    "cat (9)": [2, 0],
+    "cat (9);read": [2, 2],
+  });
+  assert.deepEqual(jvmprof.activitySamples(grouped), jvmprof.activitySamples(tree));
+  assert.deepEqual(grouped.nodes.lines.filter((of) => of.length), [[60, 1]], "how run's divide isn't known");
+  const name = (node) => grouped.strings[grouped.functions.name[grouped.nodes.function[node]]];
+  const moved = [nodeOf(2, (1 << 8) + 16), nodeOf(2, (2 << 8) + 16), nodeOf(6, (3 << 8) + 8)];
+  assert.deepEqual(moved.map((node) => [name(grouped.nodes.parent[node]), name(node)]), [["Shop (7)", "acme.A.run"], ["Shop (8)", "acme.A.run"], ["cat (9)", "read"]]);
+  const kernel = jvmprof.ofActivities(grouped, jvmprof.chosenActivities(edits("activity:kernel")));
+  assert.deepEqual(drawn(kernel), { "Shop (8)": [5, 0], "Shop (8);acme.A.run": [5, 0], "Shop (8);acme.A.run;read": [5, 5] });
+});
+
+test("where nothing is known of JVMs, samples and their times have processes all the same", () => {
+  const tree = treeOf([["class:byte[]", 9], ["class:int[]", 1]]);
+  assert.equal(jvmprof.hasProcesses(tree), false);
+  tree.nodes.process = [[], [(1 << 8) + 8, 7, (2 << 8) + 8, 2], [8]];
+  assert.equal(jvmprof.hasProcesses(tree), true);
+  const { data: grouped, nodeOf } = jvmprof.byProcess(tree, PROCESSES);
+  assert.deepEqual(drawn(grouped), {
+    "Shop (7)": [7, 0],
+    "Shop (7);byte[]": [7, 7],
+    "Shop (8)": [2, 0],
+    "Shop (8);byte[]": [2, 2],
+    "(no process)": [1, 0],
+    "(no process);int[]": [1, 1],
+  });
+  assert.equal(jvmprof.activitySamples(grouped), null);
+  const samples = Buffer.from([4, 0, 1, 1]).toString("base64");
+  const times = new jvmprof.SampleTimes({ nodes: [1, 1], lines: [0, 0], processes: [(1 << 8) + 8, (2 << 8) + 8], samples });
+  const part = times.movedTo(nodeOf).part(grouped, [5, 6]);
+  assert.deepEqual(drawn(part), { "Shop (8)": [1, 0], "Shop (8);byte[]": [1, 1] });
+  assert.equal(jvmprof.activitySamples(part), null, "nor is it of a part");
+});
+
+test("of more nodes than are drawn the lightest of all groups are cut, and no sample is lost", () => {
+  const tree = treeOf([["acme.A.run", 20], ["acme.A.run;acme.B.step", 4], ["acme.A.run;acme.B.step;acme.C.leaf", 3], ["acme.A.run;acme.D.rare", 1]]);
+  const [java, first, second] = [1 << 4, 1 << 8, 2 << 8];
+  tree.nodes.activity = [[], [first + java, 12, second + java, 8], [second + java], [first + java], [first + java + KERNEL]];
+  const { data: grouped, nodeOf } = jvmprof.byProcess(tree, PROCESSES, 4);
+  // Of the first: run with 16 samples, step and its leaf with 3, rare with 1; of the second: run with
+  // 12, step with 4.
+  assert.deepEqual(drawn(grouped), {
+    "Shop (7)": [16, 0],
+    "Shop (7);acme.A.run": [16, 12],
+    "Shop (7);acme.A.run;[pruned]": [4, 4],
+    "Shop (8)": [12, 0],
+    "Shop (8);acme.A.run": [12, 8],
+    "Shop (8);acme.A.run;[pruned]": [4, 4],
+  });
+  assert.deepEqual(jvmprof.activitySamples(grouped).main, [27, 0, 0, 0, 0, 1, 0, 0, 0]);
+  assert.equal(jvmprof.prunedSamples(grouped), 8);
+  const pruned = [nodeOf(3, first + java), nodeOf(4, first + java + KERNEL)];
+  assert.equal(pruned[0], pruned[1]);
+  assert.equal(jvmprof.KINDS[grouped.functions.kind[grouped.nodes.function[pruned[0]]]], "pruned");
+});
+
 test("both sides of a comparison are grouped by kind of thread", () => {
   const tree = processes();
   tree.nodes.base = [3, 3, 1, 0, 2, 0, 0];
@@ -126,7 +205,7 @@ test("the times of samples are those of the nodes that theirs became", () => {
   const samples = Buffer.from([4, 0, 1, 1]).toString("base64");
   const times = new jvmprof.SampleTimes({ nodes: [2, 2], lines: [0, 0], activities: [1 << 4, 2 << 4], samples });
   const { data: grouped, nodeOf } = jvmprof.byThreadKind(tree);
-  const part = times.movedTo(nodeOf).part(grouped, jvmprof.functions(grouped), [5, 6]);
+  const part = times.movedTo(nodeOf).part(grouped, [5, 6]);
   assert.deepEqual(drawn(part), { virtual: [1, 0], "virtual;acme.A.run": [1, 1] });
 });
 
@@ -142,7 +221,7 @@ test("a part of a recording has its own", () => {
   const samples = Buffer.from([4, 0, 1, 1, 1, 2]).toString("base64");
   const activities = [APPLICATION, (3 << 4) + GC, (6 << 4) + NATIVE];
   const times = new jvmprof.SampleTimes({ nodes: [1, 3, 3], lines: [0, 0, 0], activities, samples });
-  const part = times.part(tree, jvmprof.functions(tree), [5, 7]);
+  const part = times.part(tree, [5, 7]);
   assert.deepEqual(jvmprof.activitySamples(part).main, [0, 1, 0, 0, 0, 0, 1, 0, 0]);
   assert.deepEqual([...times.slots(2, 4, new Set([GC]))], [0, 0, 1, 0]);
   assert.deepEqual([...times.slots(2, 4, null, new Set([6]))], [0, 0, 0, 1]);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load, paths, treeOf } from "./load.mjs";
 
-const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/subtrees.js");
+const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/subtrees.js", "tree/edits.js", "tree/rows.js", "tree/compare.js");
 
 const built = (data) => jvmprof.buildTree(data, jvmprof.functions(data)).root;
 
@@ -78,6 +78,85 @@ test("a node that lacked samples gets them from what was pruned beside it and it
     "main;[pruned]": [2, 2],
     other: [1, 1],
   });
+});
+
+/// A tree that is compared: `[[path, samples, samples of the base], ...]`.
+function compared(stacks) {
+  const data = treeOf(stacks);
+  const base = treeOf(stacks.map(([path, , samples]) => [path, samples]));
+  return { ...data, base: base.total, nodes: { ...data.nodes, base: base.nodes.total } };
+}
+
+/// Nodes of a compared tree as `{"a;b": [samples of the base, samples]}`, as they are drawn.
+function sides(data) {
+  const side = { period_ns: 1e7, duration_ns: 1e10, events: 100, total: 100 };
+  const comparison = new jvmprof.Comparison([side, side], "share", "samples");
+  const { root } = jvmprof.buildTree(data, jvmprof.functions(data), { comparison });
+  const all = {};
+  const visit = (node, path) => {
+    const at = path ? `${path};${node.name}` : node.name;
+    all[at] = node.sides;
+    node.children.forEach((child) => visit(child, at));
+  };
+  root.children.forEach((child) => visit(child, ""));
+  return all;
+}
+
+test("both sides of a comparison get what was pruned of them", () => {
+  const whole = compared([["main;a;x", 5, 2], ["main;a;pruned:[pruned]", 4, 9], ["main;b", 3, 0]]);
+  const below = compared([["main;a;x", 5, 2], ["main;a;y;z", 3, 1], ["main;a;new", 1, 0], ["main;a;gone", 0, 8]]);
+  const merged = jvmprof.withSubtrees(whole, below, [new jvmprof.PathHashes(whole).hex(2)]);
+  assert.deepEqual(sides(merged), {
+    main: [11, 12],
+    "main;a": [11, 9],
+    "main;a;x": [2, 5],
+    "main;a;y": [1, 3],
+    "main;a;y;z": [1, 3],
+    "main;a;new": [0, 1],
+    "main;a;gone": [8, 0],
+    "main;b": [0, 3],
+  });
+  assert.deepEqual(sides(whole)["main;a;[pruned]"], [9, 4], "the old data stays as it was");
+});
+
+test("a node of which one side alone has samples comes back with its callers", () => {
+  const whole = compared([["main;a", 5, 5], ["main;pruned:[pruned]", 1, 7]]);
+  const below = compared([["main;gone;leaf", 0, 6]]);
+  const merged = jvmprof.withSubtrees(whole, below, [new jvmprof.PathHashes(below).hex(2)]);
+  const expected = { main: [12, 6], "main;a": [5, 5], "main;[pruned]": [1, 1], "main;gone": [6, 0], "main;gone;leaf": [6, 0] };
+  assert.deepEqual(sides(merged), expected);
+});
+
+test("a node that lacked samples of a side gets them from what was pruned of that side", () => {
+  const whole = compared([["main;a;b", 10, 4], ["main;a;pruned:[pruned]", 2, 3], ["main;pruned:[pruned]", 5, 4]]);
+  const below = compared([["main;a;b;c", 9, 9], ["main;a;b;d", 2, 0]]);
+  const merged = jvmprof.withSubtrees(whole, below, [new jvmprof.PathHashes(whole).hex(3)]);
+  assert.deepEqual(sides(merged), {
+    main: [11, 17],
+    "main;a": [9, 12],
+    "main;a;b": [9, 11],
+    "main;a;b;c": [9, 9],
+    "main;a;b;d": [0, 2],
+    "main;a;[pruned]": [0, 1],
+    "main;[pruned]": [2, 5],
+  });
+});
+
+test("what both sides were taken in is taken from what was pruned of each", () => {
+  const [application, kernel] = [16, 21];
+  const whole = compared([["main;pruned:[pruned]", 9, 7], ["main", 1, 1]]);
+  whole.nodes.activity = [[], [application], [application, 5, kernel, 4]];
+  whole.nodes.base_activity = [[], [application], [application, 3, kernel, 4]];
+  const below = compared([["main;a", 3, 2], ["main;a;clear", 1, 4]]);
+  below.nodes.activity = [[], [], [application], [kernel]];
+  below.nodes.base_activity = [[], [], [application], [kernel]];
+  const merged = jvmprof.withSubtrees(whole, below, [new jvmprof.PathHashes(below).hex(2)]);
+  const rows = [[], [application], [application, 2, kernel, 3], [application], [kernel]];
+  const baseRows = [[], [application], [application, 1, kernel, 0], [application], [kernel]];
+  assert.deepEqual([merged.nodes.activity, merged.nodes.base_activity], [rows, baseRows]);
+  assert.deepEqual([merged.nodes.total, merged.nodes.base], [[10, 10, 5, 4, 1], [8, 8, 1, 6, 4]]);
+  const { main, base } = jvmprof.activitySamples(merged);
+  assert.deepEqual([main[0], main[5], base[0], base[5]], [6, 4, 4, 4]);
 });
 
 test("nodes are asked for by the groups that they are in", () => {

@@ -17,19 +17,31 @@ test("times and ends of stacks are read", () => {
   assert.deepEqual([times.from(0), times.from(5), times.from(301), times.from(2000)], [0, 1, 4, 5]);
 });
 
+/// The lines of each function in a part (null: in all) after edits, as the rows of the table of what
+/// is drawn have them.
+function linesOf(times, whole, { part = null, edits = [], drawn = part ? times.part(whole, part) : whole }) {
+  const chosen = edits.map(jvmprof.parseEdit);
+  const functions = jvmprof.functions(drawn);
+  const edited = jvmprof.editedData(drawn, functions, chosen);
+  const shown = jvmprof.ofActivities(edited, jvmprof.chosenActivities(chosen), jvmprof.chosenThreadKinds(chosen));
+  const { root } = jvmprof.buildTree(shown, functions, { isMerged: jvmprof.isMerged(chosen) });
+  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), times.lineCounts(whole, jvmprof.functions(whole), part, chosen));
+  return Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed }) => [line, attributed])]));
+}
+
 test("a part has its own tree and lines", () => {
-  const functions = jvmprof.functions(DATA);
-  const part = new jvmprof.SampleTimes(TIMES).part(DATA, functions, [5, 301]);
-  const { root } = jvmprof.buildTree(part, functions);
+  const times = new jvmprof.SampleTimes(TIMES);
+  const part = times.part(DATA, [5, 301]);
+  const { root } = jvmprof.buildTree(part, jvmprof.functions(DATA));
   assert.deepEqual(paths(root), { "acme.A.run": [3, 0], "acme.A.run;memcpy": [2, 2], "acme.A.run;acme.A.rare": [1, 1] });
-  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), part);
-  const lines = Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed }) => [line, attributed])]));
-  assert.deepEqual(lines, { "acme.A.run": [[7, 2]], memcpy: [], "acme.A.rare": [[1, 1]] });
+  assert.deepEqual(linesOf(times, DATA, { part: [5, 301] }), { "acme.A.run": [[7, 2]], memcpy: [], "acme.A.rare": [[1, 1]] });
 });
 
 test("two parts are compared by the samples, lines and lengths of both", () => {
   const functions = jvmprof.functions(DATA);
-  const { data, sides } = new jvmprof.SampleTimes(TIMES).compared(DATA, functions, [[0, 6], [200, 400]], 10_000_000);
+  const times = new jvmprof.SampleTimes(TIMES);
+  const parts = [[0, 6], [200, 400]];
+  const { data, sides } = times.compared(DATA, parts, 10_000_000);
   assert.deepEqual(sides, [
     { period_ns: 10_000_000, duration_ns: 6e6, events: 2, total: 2 },
     { period_ns: 10_000_000, duration_ns: 200e6, events: 2, total: 2 },
@@ -40,7 +52,8 @@ test("two parts are compared by the samples, lines and lengths of both", () => {
   const [run] = root.children;
   const below = run.children.map(({ name, sides }) => [name, sides]);
   assert.deepEqual([run.sides, below], [[2, 2], [["memcpy", [1, 1]], ["acme.A.rare", [0, 1]]]]);
-  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), data);
+  const [before, after] = parts.map((part) => times.lineCounts(DATA, functions, part));
+  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), after, before);
   const lines = Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed, base }) => [line, base.attributed, attributed])]));
   assert.deepEqual(lines, { "acme.A.run": [[7, 1, 1], [9, 1, 0]], memcpy: [], "acme.A.rare": [[1, 0, 1]] });
 });
@@ -50,16 +63,70 @@ test("what is below a frame of a part takes the place of what was pruned there",
   // Five samples, of which the second and the fourth end in what was pruned.
   const samples = Buffer.from([1, 0, 1, 1, 1, 0, 1, 1, 1, 0]).toString("base64");
   const times = new jvmprof.SampleTimes({ nodes: [2, 3], lines: [7, 9], samples });
-  const part = times.part(whole, jvmprof.functions(whole), [1, 4]);
+  const part = times.part(whole, [1, 4]);
   const more = treeOf([["acme.A.run;native:memcpy", 2], ["acme.A.run;acme.A.rare", 1]]);
   const target = new jvmprof.PathHashes(part).hex(1);
   const merged = jvmprof.withSubtrees(part, more, [target]);
   const { root } = jvmprof.buildTree(merged, jvmprof.functions(merged));
   assert.deepEqual(paths(root), { "acme.A.run": [3, 0], "acme.A.run;memcpy": [2, 2], "acme.A.run;acme.A.rare": [1, 1] });
   // The line of what was pruned isn't one of the frame above it.
-  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), merged);
-  const lines = Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed }) => [line, attributed])]));
+  const lines = linesOf(times, whole, { part: [1, 4], drawn: merged });
   assert.deepEqual(lines, { "acme.A.run": [[7, 2]], memcpy: [], "acme.A.rare": [] });
+});
+
+const [APPLICATION, KERNEL] = [0, 5];
+const [JAVA, VIRTUAL] = [1 << 4, 2 << 4];
+
+/// Samples of a method of its own and of the kernel for it, in two kinds of threads, and one of
+/// another method, whose line isn't known.
+function ofKernel() {
+  const whole = treeOf([["acme.A.run", 2], ["acme.A.run;kernel:clear", 3], ["acme.B.idle", 1]]);
+  whole.nodes.activity = [[], [JAVA + APPLICATION], [JAVA + KERNEL, 2, VIRTUAL + KERNEL, 1], [JAVA + APPLICATION]];
+  const activities = [JAVA + APPLICATION, JAVA + KERNEL, VIRTUAL + KERNEL, JAVA + APPLICATION];
+  const samples = Buffer.from([1, 0, 1, 1, 1, 2, 1, 1, 1, 3, 1, 0]).toString("base64");
+  return [new jvmprof.SampleTimes({ nodes: [1, 2, 2, 3], lines: [60, 57, 58, 0], activities, samples }), whole];
+}
+
+test("lines are those of the samples that edits leave", () => {
+  const [times, whole] = ofKernel();
+  const lines = (...edits) => linesOf(times, whole, { edits });
+  assert.deepEqual(lines(), { "acme.A.run": [[60, 2], [57, 2], [58, 1]], clear: [], "acme.B.idle": [] });
+  assert.deepEqual(lines("activity:application"), { "acme.A.run": [[60, 2]], "acme.B.idle": [] });
+  assert.deepEqual(lines("activity:kernel"), { "acme.A.run": [[57, 2], [58, 1]], clear: [] });
+  assert.deepEqual(lines("activity:application", "activity:kernel", "thread:java")["acme.A.run"], [[60, 2], [57, 2]]);
+  assert.deepEqual(lines("thread:virtual"), { "acme.A.run": [[58, 1]], clear: [] });
+  assert.deepEqual(lines("hide:clear"), { "acme.A.run": [[60, 2]], "acme.B.idle": [] });
+  assert.deepEqual(lines("only:clear", "thread:java"), { "acme.A.run": [[57, 2]], clear: [] });
+  // In a part of the time, too: here the samples at 2 and 3 ms.
+  const inPart = (...edits) => linesOf(times, whole, { part: [2, 4], edits })["acme.A.run"];
+  assert.deepEqual(inPart(), [[57, 1], [58, 1]]);
+  assert.deepEqual(inPart("thread:java"), [[57, 1]]);
+  assert.equal(inPart("activity:application"), undefined);
+});
+
+test("a function has no lines of a part of its samples that isn't known by time", () => {
+  const [times, whole] = ofKernel();
+  // One more than have a time, and the time of what is merged into its caller.
+  whole.nodes.total = whole.nodes.total.map((samples, node) => samples + (node < 2 ? 1 : 0));
+  assert.deepEqual(linesOf(times, whole, { edits: ["thread:virtual"] })["acme.A.run"], [[58, 1]]);
+  assert.deepEqual(linesOf(times, whole, { edits: ["hide:clear"] })["acme.A.run"], []);
+  const calls = treeOf([["acme.A.run;acme.B.step", 2], ["acme.A.run", 1], ["acme.C.idle", 1]]);
+  const samples = Buffer.from([1, 0, 1, 0, 1, 1, 1, 2]).toString("base64");
+  const ofCalls = new jvmprof.SampleTimes({ nodes: [2, 1, 3], lines: [8, 9, 3], samples });
+  assert.deepEqual(linesOf(ofCalls, calls, { edits: ["merge:acme.B.step"] }), { "acme.A.run": [], "acme.C.idle": [[3, 1]] });
+});
+
+test("rows with all of their samples keep the lines of the whole data", () => {
+  const [times, whole] = ofKernel();
+  const line = { line: 60, self: 2, attributed: 5, total: 5, base: null };
+  const row = { fn: jvmprof.functions(whole)[1], attributed: 5, lines: [line] };
+  assert.deepEqual(jvmprof.withPartLines([row], times.lineCounts(whole, jvmprof.functions(whole)))[0].lines, [line]);
+});
+
+test("lines of a part are compared by what is attributed to them, as their total isn't known", () => {
+  const row = (total) => ({ attributed: 1, total: 1000, lines: [{ line: 7, attributed: 1, total }] });
+  assert.deepEqual([null, 7].map((total) => jvmprof.listWeight(row(total), "total")), ["attributed", "total"]);
+  assert.equal(jvmprof.listWeight({ ...row(1), lines: [] }, "self"), "total");
 });
 
 test("a column is a second, or so many that all fit", () => {
