@@ -5,6 +5,7 @@
 
 mod allocation;
 mod allocation_targets;
+mod idle;
 mod inspect;
 mod java_view;
 mod locks;
