@@ -1,6 +1,7 @@
 //! Profiles of waits beside what programs measure of their own.
 
 mod cpu_quota;
+mod safepoints;
 mod slow_files;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::allocation::wait_until;
+use crate::support::waits::{KEEP_ALL, Measured, TOLERANCE, waited, waited_for};
 use crate::support::{Workload, compile_java, jdks, record_json, scratch};
 
 /// Measures each of its waits, one kind a method, and writes their sums to a file: for how long
@@ -160,9 +162,6 @@ const CAUSES: [(&str, &str, &str); 12] = [
     ("computes", "runnable", ""),
 ];
 
-/// Difference between what is measured and what is recorded, as a part of the time.
-const TOLERANCE: f64 = 0.02;
-
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
@@ -173,60 +172,6 @@ fn sums_of(text: &str) -> BTreeMap<&str, f64> {
     sums.map(|(method, sum)| (method, sum.parse().expect("a number"))).collect()
 }
 
-/// What a program has measured of its waits, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-struct Measured {
-    wall: f64,
-    /// For how long the thread ran meanwhile.
-    cpu: f64,
-    /// For how long it waited for a CPU.
-    delay: f64,
-}
-
-impl Measured {
-    /// Reads such sums: a method and its three numbers on each line.
-    fn read(text: &str) -> BTreeMap<&str, Self> {
-        let sums = text.lines().map(|line| {
-            let (method, numbers) = line.split_once(' ').expect("a method and its sums");
-            let numbers = numbers.split(' ').map(|number| number.parse().expect("a number"));
-            let numbers: Vec<f64> = numbers.collect();
-            let [wall, cpu, delay] = numbers[..] else { panic!("three numbers: {line}") };
-            (method, Self { wall, cpu, delay })
-        });
-        sums.collect()
-    }
-
-    /// Returns for how long it waited for something else than a CPU.
-    fn blocked(&self) -> f64 {
-        self.wall - self.cpu - self.delay
-    }
-}
-
-/// Sums of a file of folded stacks, of those with this frame, by what their leaves say: the cause,
-/// and the class of the monitor or blocker after it.
-fn waited_for(folded: &str, frame: &str) -> BTreeMap<String, f64> {
-    let frame = format!(";{frame};");
-    let mut sums = BTreeMap::new();
-    for line in folded.lines().filter(|line| line.contains(&frame)) {
-        let (stack, value) = line.rsplit_once(' ').expect("a stack and its value");
-        let leaf = stack.rsplit(';').next().expect("a frame");
-        let leaf = leaf.strip_prefix("[wait: ").and_then(|leaf| leaf.strip_suffix(']'));
-        let value: f64 = value.parse().expect("a number");
-        *sums.entry(leaf.expect("the leaf is the cause").to_owned()).or_default() += value;
-    }
-    sums
-}
-
-/// The same by cause.
-pub(crate) fn waited(folded: &str, frame: &str) -> BTreeMap<String, f64> {
-    let mut sums = BTreeMap::new();
-    for (leaf, value) in waited_for(folded, frame) {
-        let cause = leaf.split_once(": ").map_or(&*leaf, |(cause, _)| cause);
-        *sums.entry(cause.to_owned()).or_default() += value;
-    }
-    sums
-}
-
 #[test]
 fn sums_by_cause_are_what_the_program_measures() {
     let dir = scratch();
@@ -234,10 +179,8 @@ fn sums_by_cause_are_what_the_program_measures() {
     for (feature, home) in jdks() {
         let (folded, sums, java) =
             (dir.path().join("x.folded"), dir.path().join("sums"), home.join("bin/java"));
-        // Every wait is kept.
-        let options = ["--offcpu-min", "0s", "--offcpu-interval", "1us", "--offcpu-max-events", "1000000"];
         let program = ["-e", "offcpu", "-o", text(&folded), "--", text(&java), "-cp", text(&classes)];
-        let summary = record_json(&[&options[..], &program, &["Oracle", text(&sums)]].concat());
+        let summary = record_json(&[&KEEP_ALL[..], &program, &["Oracle", text(&sums)]].concat());
         let folded = fs::read_to_string(&folded).expect("written");
         let measured = fs::read_to_string(&sums).expect("the program has ended well");
         let measured = Measured::read(&measured);
