@@ -14,7 +14,7 @@
 //! | `virtual_threads` | what virtual threads wait for that aren't mounted |
 //! | `wait_labels` | stacks and labels that name the cause |
 //! | `weights` | what kept waits stand for |
-//! | `total_wait_times` | how long each thread has waited in all |
+//! | `total_wait_times` | how long each thread has waited in all, and the times of ended ones |
 //!
 //! A wait's cause is named when its window ends: only then the functions of its stack have their
 //! names. `docs/offcpu.md` explains why the sums are right.
@@ -39,7 +39,9 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use jvmprof_common::blocker::BlockerKind;
-use jvmprof_common::off_cpu::{OffCpuSettings, WaitRecord, WaitTotals, WaitingThread, is_runnable};
+use jvmprof_common::off_cpu::{
+    EndedThread, OffCpuSettings, WaitRecord, WaitTotals, WaitingThread, is_runnable,
+};
 
 use crate::clock::monotonic_ns;
 use crate::event_type::EventType;
@@ -138,6 +140,8 @@ pub(super) struct OffCpuProfiler {
     holder_leaves: HolderLeaves,
     /// Stacks of holders to which waits were attributed.
     holder_samples: u64,
+    /// Threads that have ended, where their times are wanted.
+    ended_threads: Vec<EndedThread>,
     began: Began,
 }
 
@@ -176,6 +180,7 @@ impl OffCpuProfiler {
             contended: 0,
             holder_leaves: HolderLeaves::default(),
             holder_samples: 0,
+            ended_threads: Vec::new(),
             began: Began::now(),
         };
         profiler.set_interval(profiler.pace.interval())?;
@@ -205,6 +210,7 @@ impl OffCpuProfiler {
         if self.began.is_recent() {
             self.still_waiting.adopt(&mut self.maps, self.began);
         }
+        self.read_ended_threads();
         if let Some(interval) = self.pace.adjust(Instant::now())
             && let Err(error) = self.set_interval(interval)
         {
