@@ -339,6 +339,8 @@ pub mod globals {
     pub const SIGNAL_THREAD_HEAD: &str = "SIGNAL_THREAD_HEAD";
     /// `u32`: offset of `task_struct.stack`.
     pub const TASK_STACK: &str = "TASK_STACK";
+    /// `u32`: offset of `task_struct.se.sum_exec_runtime`.
+    pub const TASK_RAN: &str = "TASK_RAN";
     /// `u32`: offset of `task_struct.sched_info.run_delay`; 0: this kernel has none.
     pub const TASK_RUN_DELAY: &str = "TASK_RUN_DELAY";
     /// `u32`: offset of `task_struct.sched_info.last_queued`; 0: this kernel has none.
@@ -379,6 +381,8 @@ pub mod globals {
     pub const THREAD_CONTEXT: &str = "THREAD_CONTEXT";
     /// `u32`: 1 if the owners of monitors that threads enter are read at each switch.
     pub const MONITOR_OWNERS: &str = "MONITOR_OWNERS";
+    /// `u32`: 1 if threads that end leave their times in [`crate::off_cpu::ENDED_THREADS`].
+    pub const THREAD_ENDS: &str = "THREAD_ENDS";
     /// `u32`: 1 if the kernel program logs through aya-log.
     pub const LOG: &str = "LOG";
 }

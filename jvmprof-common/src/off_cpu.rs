@@ -65,6 +65,28 @@ pub const FOLLOWED_THREADS: &str = "FOLLOWED_THREADS";
 /// Hash map from `tid` to [`FollowedThread`].
 pub const OVERFLOW_THREADS: &str = "OVERFLOW_THREADS";
 
+/// The times of a thread that has ended, as nobody can ask for them any more.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndedThread {
+    pub tid: u32,
+    pub pid: u32,
+    /// [`FollowedThread::start_ns`].
+    pub start_ns: u64,
+    /// When it left its CPU for the last time, `CLOCK_MONOTONIC` in ns.
+    pub ended_ns: u64,
+    /// For how long it has run, ns: `task_struct.se.sum_exec_runtime`.
+    pub ran_ns: u64,
+    /// [`FollowedThread::followed_ns`]; 0: it wasn't followed.
+    pub followed_ns: u64,
+    /// [`FollowedThread::waited_ns`].
+    pub waited_ns: u64,
+    pub comm: [u8; 16],
+}
+
+/// Queue of [`EndedThread`].
+pub const ENDED_THREADS: &str = "ENDED_THREADS";
+
 /// The part of a wait that was reported while it went on, by the thread's id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,4 +202,5 @@ const CACHE_LINE: usize = 64;
 const _: () = {
     assert!(size_of::<FollowedThread>() == 2 * CACHE_LINE, "no padding: it lies in a map");
     assert!(offset_of!(FollowedThread, start_ns) + 8 == CACHE_LINE, "one line a switch");
+    assert!(size_of::<EndedThread>() == 8 * 8, "no padding: it lies in a map");
 };

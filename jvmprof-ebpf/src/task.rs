@@ -61,6 +61,13 @@ impl Task {
         self.read(globals::task_stack())
     }
 
+    /// Returns for how long the thread has run, ns, as the scheduler counted it when the thread was
+    /// switched away, or by the clock's last tick.
+    #[inline(always)]
+    pub fn ran(self) -> Option<u64> {
+        self.read(globals::task_ran())
+    }
+
     /// Returns what the thread has waited on run queues, ns; 0 where the kernel doesn't say.
     #[inline(always)]
     pub fn run_delay(self) -> u64 {

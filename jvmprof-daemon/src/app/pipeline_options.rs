@@ -57,6 +57,7 @@ pub(super) fn cpu_options(
             allocation: false,
             off_cpu: false,
             monitor_owners: false,
+            thread_ends: false,
             pauses: false,
             thread_context: false,
             kernel_log: sampling.kernel_log,

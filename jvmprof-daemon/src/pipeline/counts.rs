@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use jvmprof_common::abi::{Counter, Event};
+use jvmprof_common::off_cpu::EndedThread;
 
 use super::Pipeline;
 use super::allocation::{AllocationCounts, AllocationProfiler};
@@ -164,6 +165,12 @@ impl Pipeline {
     /// Returns how long the threads have waited whose switches are seen, by their ids.
     pub fn total_wait_times(&self) -> HashMap<u32, TotalWaitTime> {
         self.state.off_cpu.as_ref().map(OffCpuProfiler::total_wait_times).unwrap_or_default()
+    }
+
+    /// Takes the times of the threads that have ended, where
+    /// [`thread_ends`](crate::sampler::SamplerOptions::thread_ends) is set.
+    pub fn take_ended_threads(&mut self) -> Vec<EndedThread> {
+        self.state.off_cpu.as_mut().map(OffCpuProfiler::take_ended_threads).unwrap_or_default()
     }
 
     fn off_cpu_counts(&self) -> OffCpuCounts {

@@ -15,6 +15,8 @@ pub struct SamplerOptions {
     pub off_cpu: bool,
     /// Waits for monitors carry their owners, too.
     pub monitor_owners: bool,
+    /// The times of threads that end are kept, where [`Self::off_cpu`] is set.
+    pub thread_ends: bool,
     /// Pauses of JVMs are seen, too.
     pub pauses: bool,
     /// Samples carry the contexts that their threads publish.
@@ -34,6 +36,7 @@ impl SamplerOptions {
             allocation: false,
             off_cpu: false,
             monitor_owners: false,
+            thread_ends: false,
             pauses: false,
             thread_context: false,
             kernel_log: false,

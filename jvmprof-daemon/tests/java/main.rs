@@ -8,6 +8,7 @@ mod allocation_targets;
 #[allow(dead_code, reason = "the pages' tests need more of it")]
 #[path = "../page/browser.rs"]
 mod browser;
+mod idle;
 mod inspect;
 mod java_view;
 mod locks;

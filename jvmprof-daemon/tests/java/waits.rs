@@ -1,6 +1,7 @@
 //! Profiles of waits beside what programs measure of their own.
 
 mod cpu_quota;
+mod safepoints;
 mod slow_files;
 
 use std::collections::BTreeMap;
@@ -8,38 +9,57 @@ use std::fs;
 use std::path::Path;
 
 use crate::allocation::wait_until;
+use crate::support::waits::{KEEP_ALL, Measured, TOLERANCE, waited, waited_for};
 use crate::support::{Workload, compile_java, jdks, record_json, scratch};
 
-/// Measures each of its waits, one kind a method, and writes their sums to a file.
+/// Measures each of its waits, one kind a method, and writes their sums to a file: for how long
+/// they took, for how long the thread ran meanwhile, and for how long it waited for a CPU.
 const ORACLE: &str = r#"
 import java.io.*;
-import java.lang.management.ManagementFactory;
+import java.lang.management.*;
 import java.net.*;
+import java.nio.channels.Selector;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.*;
-import java.util.concurrent.locks.LockSupport;
+import java.util.concurrent.*;
+import java.util.concurrent.locks.*;
 
 public class Oracle {
-    interface Wait { long once() throws Exception; }
-    static final Object monitor = new Object(), signal = new Object();
-    static final Map<String, Long> sums = new TreeMap<>();
+    interface Body { void once() throws Exception; }
+    static class Entered { }
+    static class Signal { }
+    static final Object monitor = new Entered(), signal = new Signal();
+    static final ReentrantLock lock = new ReentrantLock();
+    static final ReentrantReadWriteLock shared = new ReentrantReadWriteLock();
+    static final Semaphore permit = new Semaphore(1);
+    static final LinkedBlockingQueue<Integer> empty = new LinkedBlockingQueue<>();
+    static final ArrayBlockingQueue<Integer> full = new ArrayBlockingQueue<>(1);
+    static final ThreadMXBean clocks = ManagementFactory.getThreadMXBean();
+    static final Map<String, long[]> sums = new TreeMap<>();
     static InputStream in;
-    static long until;
-    static volatile long sink;
+    static Selector selector;
+    static volatile long until, sink;
 
-    static long enters() { long t = System.nanoTime(); synchronized (monitor) { } return System.nanoTime() - t; }
-    static long sleeps() throws Exception { long t = System.nanoTime(); Thread.sleep(5); return System.nanoTime() - t; }
-    static long parks() { long t = System.nanoTime(); LockSupport.parkNanos(4_000_000); return System.nanoTime() - t; }
-    static long waits() throws Exception {
-        synchronized (signal) { long t = System.nanoTime(); signal.wait(6); return System.nanoTime() - t; }
-    }
-    static long reads() throws Exception { long t = System.nanoTime(); in.read(); return System.nanoTime() - t; }
-    /// What a thread that only computes doesn't get of the time.
-    static long computes() {
-        long t = System.nanoTime(), cpu = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
-        while (System.nanoTime() < until) for (int i = 0; i < 10_000; i++) sink += i;
-        return System.nanoTime() - t - (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - cpu);
+    static void enters() { synchronized (monitor) { } }
+    static void sleeps() throws Exception { Thread.sleep(10); }
+    static void parks() { LockSupport.parkNanos(8_000_000); }
+    static void waits() throws Exception { synchronized (signal) { signal.wait(12); } }
+    static void reads() throws Exception { in.read(); }
+    static void selects() throws Exception { selector.select(9); }
+    static void takes() throws Exception { empty.take(); }
+    static void puts() throws Exception { full.put(1); }
+    static void locks() { lock.lock(); lock.unlock(); }
+    static void writeLocks() { shared.writeLock().lock(); shared.writeLock().unlock(); }
+    static void acquires() throws Exception { permit.acquire(); permit.release(); }
+    static void computes() { while (System.nanoTime() < until) for (int i = 0; i < 10_000; i++) sink += i; }
+
+    /// For how long a thread has waited for a CPU: the kernel's number of its run queue's.
+    static long delayOf(RandomAccessFile schedstat) throws IOException {
+        byte[] bytes = new byte[64];
+        schedstat.seek(0);
+        int length = schedstat.read(bytes);
+        return Long.parseLong(new String(bytes, 0, length, "US-ASCII").split(" ")[1]);
     }
 
     /// What the machine's host took of its CPUs: a thread's CPU time is without it, and to the
@@ -49,15 +69,33 @@ public class Oracle {
         return Long.parseLong(cpus.trim().split(" +")[8]) * 10_000_000L;
     }
 
-    static Thread run(String name, Wait wait) {
+    static Thread start(Body body) {
         Thread thread = new Thread(() -> {
-            long sum = 0;
-            try { while (System.nanoTime() < until) sum += wait.once(); } catch (Exception e) { throw new Error(e); }
-            synchronized (sums) { sums.merge(name, sum, Long::sum); }
+            try { body.once(); } catch (Exception e) { throw new Error(e); }
         });
         thread.start();
         return thread;
     }
+    /// Measures a kind of wait, with a pause before each.
+    static Thread run(String name, long pause, Body wait) {
+        return start(() -> {
+            long wall = 0, cpu = 0, delay = 0;
+            try (RandomAccessFile schedstat = new RandomAccessFile("/proc/thread-self/schedstat", "r")) {
+                while (System.nanoTime() < until) {
+                    if (pause > 0) Thread.sleep(pause);
+                    long delayed = delayOf(schedstat), ran = clocks.getCurrentThreadCpuTime(), began = System.nanoTime();
+                    wait.once();
+                    wall += System.nanoTime() - began;
+                    cpu += clocks.getCurrentThreadCpuTime() - ran;
+                    delay += delayOf(schedstat) - delayed;
+                }
+            }
+            long[] own = {wall, cpu, delay};
+            synchronized (sums) { sums.merge(name, own, (a, b) -> new long[] {a[0] + b[0], a[1] + b[1], a[2] + b[2]}); }
+        });
+    }
+    /// Has the others wait.
+    static void repeat(Body body) { start(() -> { while (System.nanoTime() < until) body.once(); }); }
 
     public static void main(String[] args) throws Exception {
         // An unoptimized daemon takes seconds to read libjvm: what is measured begins after that.
@@ -65,23 +103,39 @@ public class Oracle {
         ServerSocket server = new ServerSocket(0);
         in = new Socket("127.0.0.1", server.getLocalPort()).getInputStream();
         OutputStream out = server.accept().getOutputStream();
+        selector = Selector.open();
+        full.put(1);
         long stolen = stolen();
         until = System.nanoTime() + 4_000_000_000L;
+        repeat(() -> { synchronized (monitor) { Thread.sleep(15); } Thread.sleep(1); });
+        repeat(() -> { lock.lock(); try { Thread.sleep(12); } finally { lock.unlock(); } Thread.sleep(1); });
+        repeat(() -> { shared.readLock().lock(); try { Thread.sleep(11); } finally { shared.readLock().unlock(); } Thread.sleep(1); });
+        repeat(() -> { permit.acquire(); try { Thread.sleep(13); } finally { permit.release(); } Thread.sleep(1); });
+        repeat(() -> { Thread.sleep(7); out.write(1); });
+        repeat(() -> { Thread.sleep(9); empty.add(1); });
+        repeat(() -> { Thread.sleep(8); full.poll(); });
         List<Thread> threads = new ArrayList<>();
-        run("holds", () -> { synchronized (monitor) { Thread.sleep(15); } Thread.sleep(1); return 0; });
-        run("writes", () -> { Thread.sleep(7); out.write(1); return 0; });
-        threads.add(run("enters", () -> { long waited = enters(); Thread.sleep(1); return waited; }));
-        threads.add(run("sleeps", Oracle::sleeps));
-        threads.add(run("parks", Oracle::parks));
-        threads.add(run("waits", Oracle::waits));
-        threads.add(run("reads", Oracle::reads));
-        for (int i = 0; i < 4; i++) threads.add(run("computes", Oracle::computes));
+        threads.add(run("enters", 1, Oracle::enters));
+        threads.add(run("sleeps", 0, Oracle::sleeps));
+        threads.add(run("parks", 0, Oracle::parks));
+        threads.add(run("waits", 0, Oracle::waits));
+        threads.add(run("reads", 0, Oracle::reads));
+        threads.add(run("selects", 0, Oracle::selects));
+        threads.add(run("takes", 0, Oracle::takes));
+        threads.add(run("puts", 0, Oracle::puts));
+        threads.add(run("locks", 1, Oracle::locks));
+        threads.add(run("writeLocks", 1, Oracle::writeLocks));
+        threads.add(run("acquires", 1, Oracle::acquires));
+        for (int i = 2 * Runtime.getRuntime().availableProcessors(); i > 0; i--) threads.add(run("computes", 0, Oracle::computes));
         Thread.sleep(4_500);
+        // Some wait for what nobody does any more.
         out.write(1);
+        empty.add(1);
+        full.poll();
         for (Thread thread : threads) thread.join();
-        sums.put("stolen", stolen() - stolen);
+        sums.put("stolen", new long[] {stolen() - stolen, 0, 0});
         try (PrintWriter file = new PrintWriter(args[0])) {
-            for (Map.Entry<String, Long> sum : sums.entrySet()) file.println(sum.getKey() + " " + sum.getValue());
+            sums.forEach((name, sum) -> file.println(name + " " + sum[0] + " " + sum[1] + " " + sum[2]));
         }
         // Its methods are named while it runs.
         Thread.sleep(3_000);
@@ -89,13 +143,23 @@ public class Oracle {
 }
 "#;
 
-const CAUSES: [(&str, &str); 6] = [
-    ("enters", "monitor"),
-    ("sleeps", "sleep"),
-    ("parks", "park"),
-    ("waits", "object_wait"),
-    ("reads", "socket"),
-    ("computes", "runnable"),
+const CONDITION: &str = "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject";
+
+/// The methods, the cause of their waits, and the class of the monitor or blocker; empty: there is
+/// none.
+const CAUSES: [(&str, &str, &str); 12] = [
+    ("enters", "monitor", "Oracle$Entered"),
+    ("sleeps", "sleep", ""),
+    ("parks", "park", ""),
+    ("waits", "object_wait", "Oracle$Signal"),
+    ("reads", "socket", ""),
+    ("selects", "poll", ""),
+    ("takes", "park", CONDITION),
+    ("puts", "park", CONDITION),
+    ("locks", "park", "java.util.concurrent.locks.ReentrantLock$NonfairSync"),
+    ("writeLocks", "park", "java.util.concurrent.locks.ReentrantReadWriteLock$NonfairSync"),
+    ("acquires", "park", "java.util.concurrent.Semaphore$NonfairSync"),
+    ("computes", "runnable", ""),
 ];
 
 pub(crate) fn text(path: &Path) -> &str {
@@ -108,22 +172,6 @@ fn sums_of(text: &str) -> BTreeMap<&str, f64> {
     sums.map(|(method, sum)| (method, sum.parse().expect("a number"))).collect()
 }
 
-/// Sums of a file of folded stacks, by cause, of those with this frame.
-pub(crate) fn waited(folded: &str, frame: &str) -> BTreeMap<String, f64> {
-    let frame = format!(";{frame};");
-    let mut sums = BTreeMap::new();
-    for line in folded.lines().filter(|line| line.contains(&frame)) {
-        let (stack, value) = line.rsplit_once(' ').expect("a stack and its value");
-        let leaf = stack.rsplit(';').next().expect("a frame");
-        let cause = leaf.strip_prefix("[wait: ").and_then(|leaf| leaf.strip_suffix(']'));
-        // Behind it stand that the wait is idle, and the class of a monitor or blocker.
-        let cause = cause.map(|cause| cause.split([',', ':']).next().unwrap_or(cause));
-        let value: f64 = value.parse().expect("a number");
-        *sums.entry(cause.expect("the leaf is the cause").to_owned()).or_default() += value;
-    }
-    sums
-}
-
 #[test]
 fn sums_by_cause_are_what_the_program_measures() {
     let dir = scratch();
@@ -131,41 +179,53 @@ fn sums_by_cause_are_what_the_program_measures() {
     for (feature, home) in jdks() {
         let (folded, sums, java) =
             (dir.path().join("x.folded"), dir.path().join("sums"), home.join("bin/java"));
-        // Every wait is kept.
-        let options = ["--offcpu-min", "0s", "--offcpu-interval", "1us", "--offcpu-max-events", "1000000"];
         let program = ["-e", "offcpu", "-o", text(&folded), "--", text(&java), "-cp", text(&classes)];
-        let summary = record_json(&[&options[..], &program, &["Oracle", text(&sums)]].concat());
+        let summary = record_json(&[&KEEP_ALL[..], &program, &["Oracle", text(&sums)]].concat());
         let folded = fs::read_to_string(&folded).expect("written");
         let measured = fs::read_to_string(&sums).expect("the program has ended well");
-        let measured = sums_of(&measured);
+        let measured = Measured::read(&measured);
+        let stolen = measured["stolen"].wall;
         // While the daemon reads a JVM that has just started, methods have no names.
         let unnamed = waited(&folded, "[unknown Java: read too late]");
-        for (method, cause) in CAUSES {
+        for (method, cause, class) in CAUSES {
+            let case = format!("JDK {feature} {method}");
+            let leaves = waited_for(&folded, &format!("Oracle.{method}"));
             let of_causes = waited(&folded, &format!("Oracle.{method}"));
-            let sum: f64 = of_causes.values().sum();
-            // Nobody but the threads that compute uses the CPUs much. What is stolen of a CPU is
-            // in the wait of a thread that wants it, not in that of the one that has it.
-            let stolen = if cause == "runnable" { measured["stolen"] } else { 0.0 };
-            let (least, most) = (measured[method] - stolen, measured[method]);
-            let (measured, ratio) = (most, sum / most);
             let of = |cause: &str| of_causes.get(cause).copied().unwrap_or_default();
-            let unnamed = unnamed.get(cause).copied().unwrap_or_default() / measured;
+            let (sum, own, measured) = (of_causes.values().sum::<f64>(), of(cause), measured[method]);
+            let unnamed_of = |cause: &str| unnamed.get(cause).copied().unwrap_or_default();
+            let unnamed = unnamed_of(cause);
+            // A thread that is woken waits for a CPU, as one does that computes.
+            let is_for_a_cpu = cause == "runnable";
+            let expected = if is_for_a_cpu { measured.delay } else { measured.blocked() };
             println!(
-                "JDK {feature} {method}: {ratio:.4} of {:.0} ms, {:.0} ms stolen, at most {unnamed:.4} without names, {of_causes:?}",
-                measured / 1e6,
-                stolen / 1e6
+                "{case}: {:.4} of {:.0} ms, runnable {:.0} of {:.0} ms, {:.0} ms stolen, {:.0} ms \
+                 without names at most, {leaves:?}",
+                own / expected,
+                expected / 1e6,
+                of("runnable") / 1e6,
+                measured.delay / 1e6,
+                stolen / 1e6,
+                unnamed / 1e6
             );
-            // What the calls themselves compute is in none of the waits; a thread may be preempted
-            // outside of what it measures.
-            let is_complete = sum / least + unnamed > 0.97;
-            assert!(ratio < 1.02 && is_complete, "JDK {feature} {method}: {ratio} {of_causes:?}");
-            // A thread that is woken waits for a CPU.
-            let own = of(cause);
-            let woken = if cause == "runnable" { 0.0 } else { of("runnable") };
+            assert!(expected > 5e8, "{case} has waited: {measured:?}");
+            // What is stolen of a CPU is nobody's wait by its switches, and in the measured time.
+            let least = (1.0 - TOLERANCE) * expected - unnamed - if is_for_a_cpu { 0.0 } else { stolen };
+            let most = (1.0 + TOLERANCE) * expected;
+            assert!((least..=most).contains(&own), "{case}: {own} ns of {measured:?}, {leaves:?}");
+            let queued = (of("runnable") - measured.delay).abs();
+            assert!(
+                queued <= TOLERANCE * measured.wall + unnamed_of("runnable"),
+                "{case}: {measured:?}, {leaves:?}"
+            );
+            let woken = if is_for_a_cpu { 0.0 } else { of("runnable") };
             let other = sum - own - woken - of("safepoint");
-            // Threads that compute also load classes and are stopped.
-            let (least, most) = if cause == "runnable" { (0.9, 0.1) } else { (0.3, 0.02) };
-            assert!(own > least * sum && other < most * sum, "JDK {feature} {method}: {of_causes:?}");
+            // Threads that compute also load classes.
+            let most = if is_for_a_cpu { 0.1 } else { 0.02 };
+            assert!(other < most * sum, "{case}: {leaves:?}");
+            let own_leaf = if class.is_empty() { cause.to_owned() } else { format!("{cause}: {class}") };
+            let of_class = leaves.get(&own_leaf).copied().unwrap_or_default();
+            assert!(of_class >= 0.98 * own, "{case}: {own_leaf} is {of_class} of {own} ns, {leaves:?}");
         }
         let lost = &summary["losses"]["ring_buffer_full"];
         assert!(lost.is_null(), "JDK {feature}: {lost}");

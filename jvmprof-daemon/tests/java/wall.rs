@@ -88,6 +88,98 @@ fn the_time_of_each_thread_is_all_there_and_where_it_was() {
     }
 }
 
+/// Threads that live for 0.7 s, and `main`. It writes of each its id, how long it says that it was
+/// there, how long others did (0: nobody), and its CPU time, in nanoseconds, and ends.
+const ENDS: &str = r#"
+import java.io.*;
+import java.lang.management.*;
+import java.nio.file.*;
+import java.util.*;
+public class Ends {
+    interface Body { void once() throws Exception; }
+    static final ThreadMXBean clocks = ManagementFactory.getThreadMXBean();
+    static final List<String> lines = Collections.synchronizedList(new ArrayList<String>());
+    static volatile long sink;
+    static String id() throws IOException { return Files.readSymbolicLink(Paths.get("/proc/thread-self")).getFileName().toString(); }
+    static void crunch(long ms) {
+        for (long end = System.nanoTime() + ms * 1_000_000; System.nanoTime() < end; ) for (int i = 0; i < 1_000; i++) sink += i;
+    }
+    static Thread start(Body body) {
+        Thread thread = new Thread(() -> {
+            try { body.once(); } catch (Exception e) { throw new Error(e); }
+        });
+        thread.start();
+        return thread;
+    }
+    static Thread measure(Body body) {
+        return start(() -> {
+            String[] id = new String[1];
+            long[] own = new long[2];
+            long began = System.nanoTime();
+            start(() -> {
+                long begins = System.nanoTime();
+                id[0] = id();
+                body.once();
+                own[1] = clocks.getCurrentThreadCpuTime();
+                own[0] = System.nanoTime() - begins;
+            }).join();
+            File task = new File("/proc/self/task/" + id[0]);
+            while (task.exists()) Thread.sleep(1);
+            lines.add(id[0] + " " + own[0] + " " + (System.nanoTime() - began) + " " + own[1]);
+        });
+    }
+    public static void main(String[] args) throws Exception {
+        long began = System.nanoTime();
+        for (int round = 0; round < 2; round++) {
+            Thread[] threads = {
+                measure(() -> Thread.sleep(700)),
+                measure(() -> { crunch(300); Thread.sleep(400); }),
+                measure(() -> crunch(700)),
+            };
+            for (Thread thread : threads) thread.join();
+        }
+        lines.add(id() + " " + (System.nanoTime() - began) + " 0 " + clocks.getCurrentThreadCpuTime());
+        Files.write(Paths.get(args[0]), lines);
+    }
+}
+"#;
+
+#[test]
+fn the_time_of_a_thread_that_ends_is_what_it_measured_of_itself() {
+    for (feature, home) in jdks() {
+        let dir = scratch();
+        let classes = compile_java_for(8, dir.path(), "Ends", ENDS);
+        let (java, lines) = (home.join("bin/java"), dir.path().join("lines"));
+        let [java, classes, written] =
+            [&java, &classes, &lines].map(|path| path.to_str().expect("a path in UTF-8"));
+        let summary = record_json(&["-e", "wall", "--", java, "-cp", classes, "Ends", written]);
+        let threads = summary["wall"]["threads"].as_array().expect("an array");
+        let number = |of: &Value, name: &str| of[name].as_u64().unwrap_or_default() as f64;
+        let lines = fs::read_to_string(&lines).expect("the program has ended well");
+        assert_eq!(lines.lines().count(), 7, "JDK {feature}: {lines}");
+        for line in lines.lines() {
+            let numbers: Vec<f64> = line.split(' ').map(|it| it.parse().expect("a number")).collect();
+            let [id, own, of_others, cpu] = numbers[..] else { panic!("four numbers: {line}") };
+            let thread = threads.iter().find(|it| number(it, "tid") == id);
+            let thread = thread.unwrap_or_else(|| panic!("JDK {feature}: {id} is in {summary}"));
+            // `main` ends with the recording, and ends the JVM.
+            let is_main = of_others == 0.0;
+            let most = if is_main { number(&summary, "duration_ms") * 1e6 } else { of_others };
+            let (elapsed, ran) = (number(thread, "elapsed_ns"), number(thread, "cpu_ns"));
+            println!("JDK {feature}: {elapsed} ns of {own} to {most} ns, ran for {ran} of {cpu} ns");
+            assert!(
+                (0.99 * own..=1.01 * most).contains(&elapsed),
+                "JDK {feature}: {thread} was there for {own} to {most} ns"
+            );
+            let differs = (ran - cpu).abs() >= 0.01 * elapsed + 1e6;
+            assert!(is_main || !differs, "JDK {feature}: {thread} ran for {cpu} ns");
+            let waits: u64 =
+                thread["waits"].as_object().into_iter().flatten().filter_map(|it| it.1.as_u64()).sum();
+            assert_eq!(ran + number(thread, "idle_ns") + waits as f64, elapsed, "JDK {feature}: {thread}");
+        }
+    }
+}
+
 #[test]
 fn wall_clock_time_is_of_chosen_processes_only() {
     let output = jvmprof().args(["record", "-e", "wall", "-d", "1s"]).output().expect("it runs");

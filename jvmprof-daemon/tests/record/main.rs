@@ -9,4 +9,5 @@ mod mapped_files;
 #[path = "../support/mod.rs"]
 mod support;
 mod thread_context;
+mod waits;
 mod whole_stacks;

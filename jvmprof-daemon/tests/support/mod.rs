@@ -7,6 +7,7 @@ pub(crate) mod left;
 pub(crate) mod one_cpu;
 #[path = "thread_context/mod.rs"]
 pub(crate) mod thread_context;
+pub(crate) mod waits;
 
 use std::collections::BTreeMap;
 use std::fs;

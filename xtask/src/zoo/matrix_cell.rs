@@ -20,6 +20,10 @@ const WRONG: &str = "wrong";
 /// Number of frames shown around a wrong one.
 const AROUND: usize = 3;
 
+/// Stacks of waits with Java frames of which one may be cut off: 99.9 % are whole. Fewer stacks say
+/// nothing about that.
+const WAITS_PER_CUT: u64 = 1000;
+
 /// Measurements of one cell.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct MatrixCell {
@@ -90,6 +94,7 @@ impl MatrixCell {
     pub(super) fn error_text(&self) -> Option<String> {
         let mut errors: Vec<String> = self.error.iter().cloned().collect();
         errors.extend(self.too_few_java_samples());
+        errors.extend(self.too_few_whole_stacks());
         if self.wrong_stacks > 0 {
             errors.push(format!("{} of {} samples have a wrong stack", self.wrong_stacks, self.samples));
             for (kind, examples) in self.examples.iter().filter(|(kind, _)| kind.starts_with(WRONG)) {
@@ -113,6 +118,15 @@ impl MatrixCell {
     pub(super) fn too_few_java_samples(&self) -> Option<String> {
         let text = || format!("too few: {} samples with Java frames of at least {}", self.java, self.least);
         (self.java < self.least).then(text)
+    }
+
+    /// Returns the error of waits whose stacks are cut off too often.
+    pub(super) fn too_few_whole_stacks(&self) -> Option<String> {
+        let cut = self.java - self.java_whole;
+        let is_judged = self.event == RecordedEvent::Offcpu && self.java >= WAITS_PER_CUT;
+        let text =
+            || format!("too few are whole: {cut} of {} stacks with Java frames are cut off", self.java);
+        (is_judged && cut * WAITS_PER_CUT > self.java).then(text)
     }
 
     /// Checks the cell's profile.
@@ -273,6 +287,16 @@ mod tests {
         assert_eq!(cell.error_text().as_deref(), Some(expected));
         assert!(!cell.has_too_few_samples(), "a wrong stack doesn't go away");
         assert!(MatrixCell { wrong_stacks: 0, ..cell }.has_too_few_samples());
+    }
+
+    #[test]
+    fn of_a_thousand_stacks_of_waits_one_may_be_cut_off() {
+        let cell = |event, java, java_whole| MatrixCell { event, java, java_whole, ..Default::default() };
+        let waits = |java, java_whole| cell(RecordedEvent::Offcpu, java, java_whole).error_text();
+        assert_eq!((waits(1000, 999), waits(999, 900)), (None, None));
+        let error = waits(1999, 1997).expect("too many are cut off");
+        assert!(error.contains("2 of 1999 stacks with Java frames are cut off"), "{error}");
+        assert_eq!(cell(RecordedEvent::Cpu, 1999, 1997).error_text(), None, "shown in the table");
     }
 
     #[test]

@@ -134,7 +134,7 @@ pub(crate) fn main(args: &ZooArgs) -> anyhow::Result<ExitCode> {
 /// Runs few programs on the JDKs of the tests, in three modes: a short check for every commit.
 ///
 /// # Errors
-/// A stack is wrong, or a recording fails.
+/// A stack is wrong, too many of waits are cut off, or a recording fails.
 pub(crate) fn smoke(
     jdks: &[crate::setup::installed_jdks::InstalledJdk],
     jvmprof: &Path,
@@ -150,8 +150,11 @@ pub(crate) fn smoke(
         let jdk = wanted.ensure()?;
         let recorder = Recorder { jvmprof, frequency: 499, event: RecordedEvent::Cpu, attach: false };
         zoo.visit(&jdk, &plan, recorder, 3.0, &mut cells)?;
-        let plan = Plan { modes: modes_named(&modes[..1])?, programs: programs_named(&programs[2..])? };
-        for event in [RecordedEvent::Alloc, RecordedEvent::Offcpu] {
+        let with_locks = format!("{},Locks", programs[2]);
+        for (event, programs) in [(RecordedEvent::Alloc, &programs[2]), (RecordedEvent::Offcpu, &with_locks)]
+        {
+            let programs = programs_named(std::slice::from_ref(programs))?;
+            let plan = Plan { modes: modes_named(&modes[..1])?, programs };
             zoo.visit(&jdk, &plan, Recorder { event, ..recorder }, 3.0, &mut cells)?;
         }
     }

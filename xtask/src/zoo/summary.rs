@@ -12,8 +12,10 @@ pub(super) fn print(cells: &[MatrixCell]) {
         let place = cell.name();
         if let Some(error) = &cell.error {
             println!("{place}: failed: {error}");
-        } else if let Some(error) = cell.too_few_java_samples() {
-            println!("{place}: {error}");
+        } else {
+            for error in cell.too_few_java_samples().into_iter().chain(cell.too_few_whole_stacks()) {
+                println!("{place}: {error}");
+            }
         }
         for (what, counts) in
             [("truncated", &cell.truncated), ("unnamed", &cell.unnamed), ("lost", &cell.losses)]

@@ -97,6 +97,7 @@ pub(super) fn idle() -> SamplerOptions {
         allocation: true,
         off_cpu: true,
         monitor_owners: true,
+        thread_ends: true,
         pauses: true,
         thread_context: true,
         kernel_log: false,

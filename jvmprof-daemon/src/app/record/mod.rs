@@ -156,7 +156,10 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
     };
     progress.finish();
-    let spans = wall_clock.map(|clock| clock.end(&pipeline.pids(), &pipeline.total_wait_times()));
+    let spans = wall_clock.map(|clock| {
+        let (pids, waits) = (pipeline.pids(), pipeline.total_wait_times());
+        clock.end(&pids, &waits, || pipeline.take_ended_threads())
+    });
     pipeline.stop(LAST_SAMPLES_TIMEOUT);
     let virtual_threads = virtual_threads.map(|counts| counts.end(&mut pipeline)).unwrap_or_default();
     let command = match &mut child {

@@ -52,6 +52,7 @@ impl RecordedEvents {
         if self.has(EventType::Wall) {
             options.off_cpu.least_ns = 0;
             options.off_cpu.max_inspections = u64::MAX;
+            options.sampler.thread_ends = true;
         }
         if self.has(EventType::Lock) && !self.has(EventType::OffCpu) {
             let least = &mut options.off_cpu.least_ns;

@@ -1,22 +1,26 @@
 //! Wall-clock time: of each thread, where all its time went, on the CPU and off it.
 //!
 //! Stacks of CPU time and of waits are samples. How long a thread ran, the kernel counts
-//! (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst), and the rest of the
-//! time that it was there it waited: both kinds of samples are scaled to that, thread by thread.
+//! (`/proc/PID/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst; of a thread that ends
+//! the program at `sched_switch` notes it), and the rest of the time that it was there it waited:
+//! both kinds of samples are scaled to that, thread by thread.
 //!
 //! In a virtual machine there is a third part: the thread had its CPU, and the hypervisor ran
 //! another machine there. The kernel doesn't count that as time of the thread
 //! (`update_rq_clock_task`, kernel/sched/core.c), and by its switches the thread didn't wait.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jvmprof_common::off_cpu::EndedThread;
 use jvmprof_common::unwind_tables::NS_PER_TICK;
 use nix::time::{ClockId, clock_gettime};
 use procfs::CurrentSI;
 
 use super::summary::threads::PID;
+use crate::clock::monotonic_ns;
 use crate::event_type::EventType;
 use crate::pipeline::off_cpu::{TotalWaitTime, WAIT_LABEL};
 use crate::profile::model::label_names::{THREAD_ID, THREAD_NAME};
@@ -32,13 +36,16 @@ const UNSEEN_WAIT: &str = "not_sampled";
 const STOLEN: &str = "[stolen by the hypervisor]";
 const STOLEN_WAIT: &str = "stolen";
 
+/// A thread: the id of its process, and its own.
+type ThreadIds = (u32, u32);
+
 /// What the kernel knows of a thread's time, in ns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ThreadTime {
     ran: u64,
     /// When that was read, of `CLOCK_BOOTTIME`.
     read_at: u64,
-    /// When it was started, of the same clock, to 10 ms.
+    /// When it was started, of the same clock, to 10 ms where `/proc` says it.
     start: u64,
     name: String,
 }
@@ -56,8 +63,7 @@ pub(super) struct WallClock {
 /// What the clocks say at a recording's end.
 #[derive(Debug)]
 pub(super) struct ThreadSpans {
-    /// By thread id.
-    pub(super) spans: HashMap<u32, ThreadSpan>,
+    pub(super) spans: HashMap<ThreadIds, ThreadSpan>,
     /// The time that they are of.
     pub(super) duration: Duration,
 }
@@ -65,7 +71,6 @@ pub(super) struct ThreadSpans {
 /// The time of a thread during the recording, in ns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ThreadSpan {
-    pid: u32,
     name: String,
     ran: u64,
     waited: u64,
@@ -82,36 +87,92 @@ impl WallClock {
         Self { began, at_begin, waits_at_begin: waits, stolen_at_begin }
     }
 
-    /// Reads the clocks again, and returns the time of each thread that runs now. `waits` is as
-    /// for [`Self::begin`].
-    pub(super) fn end(&self, pids: &HashSet<u32>, waits: &HashMap<u32, TotalWaitTime>) -> ThreadSpans {
+    /// Reads the clocks again, and returns the time of each thread that runs now, or has ended
+    /// meanwhile. `waits` is as for [`Self::begin`]; `take_ended` says which threads have ended.
+    pub(super) fn end(
+        &self,
+        pids: &HashSet<u32>,
+        waits: &HashMap<u32, TotalWaitTime>,
+        take_ended: impl FnOnce() -> Vec<EndedThread>,
+    ) -> ThreadSpans {
         let all_stolen = stolen_ns().saturating_sub(self.stolen_at_begin);
-        let of_pid = |pid: u32| threads(pid).into_iter().map(move |(tid, time)| (pid, tid, time));
+        let of_pid = |pid: u32| threads(pid).into_iter().map(move |(tid, time)| ((pid, tid), time));
         let now: Vec<_> = pids.iter().copied().flat_map(of_pid).collect();
-        let ended = boottime_ns();
-        let span = |(pid, tid, time): (u32, u32, ThreadTime)| {
-            let before = self.at_begin.get(&tid).filter(|before| before.start == time.start);
-            let (ran_before, since) = before.map_or((0, time.start), |before| (before.ran, before.read_at));
-            let elapsed = ended.saturating_sub(self.began.max(time.start));
-            // One thread's clock is read after the other's, and all have the same time.
-            let read = time.read_at.saturating_sub(since).max(1);
-            let ran = u128::from(time.ran.saturating_sub(ran_before)) * u128::from(elapsed);
-            let ran = u64::try_from(ran / u128::from(read)).unwrap_or(u64::MAX).min(elapsed);
-            let stolen = waits.get(&tid).filter(|wait| has_started(wait, time.start)).map(|wait| {
-                let before = self.waits_at_begin.get(&tid).filter(|it| it.start_ns == wait.start_ns);
-                stolen_between(before, wait, time.ran.saturating_sub(ran_before))
-            });
-            let stolen = stolen.unwrap_or(0).min(all_stolen).min(elapsed - ran);
-            (tid, ThreadSpan { pid, name: time.name, ran, waited: elapsed - ran - stolen, stolen })
-        };
-        let duration = Duration::from_nanos(ended.saturating_sub(self.began));
-        ThreadSpans { spans: now.into_iter().map(span).collect(), duration }
+        let until = boottime_ns();
+        let ahead_ns = until.saturating_sub(monotonic_ns());
+        // Afterwards, since more may have ended, and those that have are listed as long as their
+        // process is there, if they are its first thread.
+        let ended = take_ended();
+        let has_ended: HashSet<(u32, u64)> =
+            ended.iter().map(|thread| (thread.tid, in_ticks(thread.start_ns))).collect();
+        let ended = ended.iter().filter(|thread| thread.ended_ns + ahead_ns > self.began).map(|thread| {
+            let (read_at, name) = ((thread.ended_ns + ahead_ns).min(until), name_of(&thread.comm));
+            let time = ThreadTime { ran: thread.ran_ns, read_at, start: thread.start_ns, name };
+            ((thread.pid, thread.tid), time, read_at, TotalWaitTime::of_ended(thread))
+        });
+        let runs = |((_, tid), time): &(ThreadIds, ThreadTime)| !has_ended.contains(&(*tid, time.start));
+        let running = now.into_iter().filter(runs).map(|(ids, time)| {
+            let wait = waits.get(&ids.1).copied();
+            (ids, time, until, wait)
+        });
+        let mut spans = HashMap::new();
+        for (ids, time, until, wait) in ended.chain(running) {
+            let span = self.span(ids.1, time, until, wait, all_stolen);
+            match spans.entry(ids) {
+                // A thread that has got the id of one that has ended.
+                Entry::Occupied(mut both) => both.get_mut().add(span),
+                Entry::Vacant(place) => {
+                    place.insert(span);
+                }
+            }
+        }
+        ThreadSpans { spans, duration: Duration::from_nanos(until.saturating_sub(self.began)) }
+    }
+
+    /// Returns the time of a thread until then, when the others' clocks were read or it ended.
+    fn span(
+        &self,
+        tid: u32,
+        time: ThreadTime,
+        until: u64,
+        wait: Option<TotalWaitTime>,
+        all_stolen: u64,
+    ) -> ThreadSpan {
+        let started = in_ticks(time.start);
+        let before = self.at_begin.get(&tid).filter(|before| before.start == started);
+        let (ran_before, since) = before.map_or((0, time.start), |before| (before.ran, before.read_at));
+        let elapsed = until.saturating_sub(self.began.max(time.start));
+        // One thread's clock is read after the other's, and all have the same time.
+        let read = time.read_at.saturating_sub(since).max(1);
+        let ran = u128::from(time.ran.saturating_sub(ran_before)) * u128::from(elapsed);
+        let ran = u64::try_from(ran / u128::from(read)).unwrap_or(u64::MAX).min(elapsed);
+        let stolen = wait.filter(|wait| in_ticks(wait.start_ns) == started).map(|wait| {
+            let before = self.waits_at_begin.get(&tid).filter(|it| it.start_ns == wait.start_ns);
+            stolen_between(before, &wait, time.ran.saturating_sub(ran_before))
+        });
+        let stolen = stolen.unwrap_or(0).min(all_stolen).min(elapsed - ran);
+        ThreadSpan { name: time.name, ran, waited: elapsed - ran - stolen, stolen }
     }
 }
 
-/// Returns true if the times are of the thread that `/proc` says has started then.
-const fn has_started(wait: &TotalWaitTime, start: u64) -> bool {
-    wait.start_ns / NS_PER_TICK * NS_PER_TICK == start
+impl ThreadSpan {
+    fn add(&mut self, other: Self) {
+        self.name = other.name;
+        self.ran += other.ran;
+        self.waited += other.waited;
+        self.stolen += other.stolen;
+    }
+}
+
+/// Returns a thread's start as `/proc` says it.
+const fn in_ticks(start_ns: u64) -> u64 {
+    start_ns / NS_PER_TICK * NS_PER_TICK
+}
+
+/// Returns a thread's name as the kernel keeps it.
+fn name_of(comm: &[u8]) -> String {
+    let name = comm.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// Returns the time in which a thread had a CPU without running, ns. `ran`: for how long it ran
@@ -147,7 +208,7 @@ fn boottime_ns() -> u64 {
 }
 
 /// Returns one profile of what CPU time and waits say of threads, a series each. `spans`: the time
-/// of the threads that are there; of others, which have ended, samples stand for what they are.
+/// of threads; of others, whose end nobody has seen, samples stand for what they are.
 pub(super) fn wall_batch(batches: &[Batch], ThreadSpans { spans, duration }: &ThreadSpans) -> Option<Batch> {
     let cpu = batches.iter().find(|batch| batch.event == EventType::Cpu)?;
     let waits = batches.iter().find(|batch| batch.event == EventType::OffCpu)?;
@@ -158,27 +219,25 @@ pub(super) fn wall_batch(batches: &[Batch], ThreadSpans { spans, duration }: &Th
             if let Some(pid) = labels.get(PID) {
                 of_processes.insert(pid, labels);
             }
-            let tid = labels.get(THREAD_ID).and_then(|tid| tid.parse().ok());
-            let key = match tid.filter(|tid| spans.contains_key(tid)) {
-                Some(tid) => ThreadKey::Running(tid),
-                None => ThreadKey::Ended(labels),
-            };
+            let number = |name: &str| labels.get(name).and_then(|value| value.parse().ok());
+            let ids = number(PID).zip(number(THREAD_ID)).filter(|ids| spans.contains_key(ids));
+            let key = ids.map_or(ThreadKey::Untimed(labels), ThreadKey::Timed);
             of_threads.entry(key).or_default().add(part, labels, samples);
         }
     }
-    for (tid, span) in spans {
-        if let Some(labels) = of_processes.get(&*span.pid.to_string()) {
+    for ids in spans.keys() {
+        if let Some(labels) = of_processes.get(&*ids.0.to_string()) {
             // It may have done nothing of which a sample was taken.
-            of_threads.entry(ThreadKey::Running(*tid)).or_default().add(0, labels, &[]);
+            of_threads.entry(ThreadKey::Timed(*ids)).or_default().add(0, labels, &[]);
         }
     }
     let series =
         of_threads.into_iter().map(|(thread, ThreadSamples { labels, parts: [cpu_time, waits] })| {
             let (mut labels, mut parts) = (labels.cloned().unwrap_or_default(), [cpu_time, waits]);
-            if let ThreadKey::Running(tid) = thread
-                && let Some(span) = spans.get(&tid)
+            if let ThreadKey::Timed(ids) = thread
+                && let Some(span) = spans.get(&ids)
             {
-                labels.insert(THREAD_ID.to_owned(), tid.to_string());
+                labels.insert(THREAD_ID.to_owned(), ids.1.to_string());
                 labels.insert(THREAD_NAME.to_owned(), span.name.clone());
                 scale(&mut parts[0], span.ran, &SampleLabels::default());
                 let wait = |cause: &str| {
@@ -196,11 +255,11 @@ pub(super) fn wall_batch(batches: &[Batch], ThreadSpans { spans, duration }: &Th
     Some(Batch { event: EventType::Wall, duration: *duration, series: series.collect(), ..*cpu })
 }
 
-/// A thread that runs, or the labels of one whose clocks are gone.
+/// A thread whose time is known, or the labels of one whose clocks are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ThreadKey<'a> {
-    Running(u32),
-    Ended(&'a LabelSet),
+    Timed(ThreadIds),
+    Untimed(&'a LabelSet),
 }
 
 /// Samples of CPU time and of waits of one thread, whose labels may have changed meanwhile.
@@ -264,11 +323,13 @@ mod tests {
     use crate::profile::testing::{batch, frame, series};
 
     fn span(ran: u64, waited: u64) -> ThreadSpan {
-        ThreadSpan { pid: 7, name: "worker".to_owned(), ran, waited, stolen: 0 }
+        ThreadSpan { name: "worker".to_owned(), ran, waited, stolen: 0 }
     }
 
+    /// Spans of threads of process 7.
     fn spans<const N: usize>(of: [(u32, ThreadSpan); N]) -> ThreadSpans {
-        ThreadSpans { spans: of.into(), duration: Duration::from_nanos(133) }
+        let spans = of.into_iter().map(|(tid, span)| ((7, tid), span)).collect();
+        ThreadSpans { spans, duration: Duration::from_nanos(133) }
     }
 
     fn of_thread(event: EventType, tid: &str, values: &[u64]) -> Batch {
@@ -323,8 +384,63 @@ mod tests {
         assert_eq!(stolen_between(Some(&before), &now, 310), 0);
         // Nobody knows what it did before its switches were seen.
         assert_eq!(stolen_between(None, &time(1500, 2000, 300), 120), 80);
-        let time = TotalWaitTime { start_ns: 123_456_789, ..now };
-        assert!(has_started(&time, 120_000_000) && !has_started(&time, 130_000_000));
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_has_the_time_until_then() {
+        const MS: u64 = 1_000_000;
+        let now = boottime_ns();
+        let ahead = now.saturating_sub(monotonic_ns());
+        let began = now - 1000 * MS;
+        let of = |ran, start, read_at| ThreadTime { ran, read_at, start, name: String::new() };
+        let clock = WallClock {
+            began,
+            at_begin: HashMap::from([(8, of(40 * MS, in_ticks(began - 100 * MS), began))]),
+            waits_at_begin: HashMap::new(),
+            stolen_at_begin: 0,
+        };
+        let ended = |tid, start_ns, at: u64, ran_ns| EndedThread {
+            tid,
+            pid: 7,
+            start_ns,
+            ended_ns: at - ahead,
+            ran_ns,
+            comm: *b"worker\0\0\0\0\0\0\0\0\0\0",
+            ..EndedThread::default()
+        };
+        let threads = vec![
+            ended(8, began - 100 * MS, began + 300 * MS, 140 * MS),
+            ended(9, began + 100 * MS, began + 600 * MS, 200 * MS),
+            // Another one with its id.
+            ended(9, began + 700 * MS, began + 900 * MS, 10 * MS),
+            ended(10, began - 500 * MS, began - MS, MS),
+        ];
+        let ThreadSpans { spans, .. } = clock.end(&HashSet::new(), &HashMap::new(), || threads);
+        // To 10 ms: the clocks are read one after the other.
+        let rounded = |ns: u64| (ns + 5 * MS) / (10 * MS);
+        let times = |tid: u32| spans.get(&(7, tid)).map(|it| [it.ran, it.waited].map(rounded));
+        assert_eq!(times(8), Some([10, 20]), "what it ran before doesn't count: {spans:?}");
+        assert_eq!(times(9), Some([21, 49]), "both: {spans:?}");
+        assert_eq!(times(10), None, "it had ended before");
+        assert_eq!(spans[&(7, 9)].name, "worker");
+    }
+
+    #[test]
+    fn threads_of_two_processes_with_one_id_are_two() {
+        let mut batches = [of_thread(EventType::Cpu, "8", &[10]), of_thread(EventType::OffCpu, "8", &[7])];
+        let other = batches[0].series[0].clone();
+        batches[0].series.push(other);
+        batches[0].series[1].labels.insert(PID.to_owned(), "6".to_owned());
+        let mut spans = spans([(8, span(20, 0))]);
+        spans.spans.insert((6, 8), span(30, 0));
+        let wall = wall_batch(&batches, &spans).expect("both are there");
+        let mut sums: Vec<_> = wall
+            .series
+            .iter()
+            .map(|it| (&*it.labels[PID], it.samples.iter().map(|sample| sample.value).sum::<u64>()))
+            .collect();
+        sums.sort_unstable();
+        assert_eq!(sums, [("6", 30), ("7", 20)]);
     }
 
     #[test]
@@ -353,9 +469,9 @@ mod tests {
         let clock = WallClock::begin(&[std::process::id()], HashMap::new());
         std::thread::sleep(Duration::from_millis(300));
         let tid = nix::unistd::gettid().as_raw().cast_unsigned();
-        let ThreadSpans { spans, duration } =
-            clock.end(&HashSet::from([std::process::id()]), &HashMap::new());
-        let span = &spans[&tid];
+        let pid = std::process::id();
+        let ThreadSpans { spans, duration } = clock.end(&HashSet::from([pid]), &HashMap::new(), Vec::new);
+        let span = &spans[&(pid, tid)];
         assert_eq!(Duration::from_nanos(span.ran + span.waited), duration, "{span:?}");
         assert!(duration >= Duration::from_millis(300), "{duration:?}");
         assert!(span.waited > span.ran, "{span:?}");

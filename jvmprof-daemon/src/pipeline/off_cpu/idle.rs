@@ -237,6 +237,53 @@ mod tests {
     }
 
     #[test]
+    fn threads_of_the_jvms_services_are_idle_in_their_own_loops_alone() {
+        let rules = IdleRules::with(&[]);
+        let is_idle = |cause, names: &[&str]| rules.is_idle(cause, None, &stack(names));
+        let platform = "PlatformMonitor::wait(unsigned long)";
+        let monitor = "Monitor::wait_without_safepoint_check(unsigned long)";
+        for queue in [
+            "StringDedup::Processor::wait_for_requests() const",
+            "G1StringDedupQueue::wait_impl()",
+            "ShenandoahStrDedupQueue::wait_impl()",
+        ] {
+            assert!(is_idle(Cause::Futex, &[platform, monitor, queue]), "{queue}");
+        }
+        for (wait, thread) in [
+            ("os::PlatformMonitor::wait(long)", "AsyncLogWriter::run()"),
+            ("PosixSemaphore::wait()", "AsyncLogWriter::run()"),
+            (monitor, "NativeHeapTrimmerThread::run()"),
+            (monitor, "recorderthread_entry(JavaThread*, JavaThread*)"),
+            ("PosixSemaphore::wait()", "JfrThreadSampler::run()"),
+            ("PosixSemaphore::wait()", "JfrSamplerThread::run()"),
+            ("PosixSemaphore::wait()", "JfrCPUSamplerThread::run()"),
+        ] {
+            assert!(is_idle(Cause::Futex, &[wait, thread]), "{wait} {thread}");
+            assert!(!is_idle(Cause::Futex, &["pthread_mutex_lock", thread]), "{thread}");
+        }
+        let rotates = ["JfrRecorderService::rotate(int)", "recorderthread_entry(JavaThread*, JavaThread*)"];
+        assert!(!is_idle(Cause::Futex, &[&[platform, monitor], &rotates[..]].concat()));
+        assert!(is_idle(Cause::Sleep, &["os::naked_sleep(long)", "JfrThreadSampler::run()"]));
+        let attach = "AttachListenerThread::thread_entry(JavaThread*, JavaThread*)";
+        assert!(is_idle(Cause::Socket, &["accept", attach]));
+        assert!(!is_idle(Cause::Futex, &[monitor, "VMThread::execute(VM_Operation*)", attach]));
+        let naps = ["java.lang.Object.wait", "jdk.jfr.internal.PlatformRecorder.takeNap"];
+        let periodic = ["jdk.jfr.internal.PlatformRecorder.periodicTask"];
+        let of_user = ["java.lang.Object.wait", "com.acme.Events.emit", "jdk.jfr.internal.PeriodicEvents"];
+        assert!(is_idle(Cause::ObjectWait, &[&naps[..], &periodic].concat()));
+        assert!(!is_idle(Cause::ObjectWait, &[&of_user[..], &periodic].concat()));
+    }
+
+    #[test]
+    fn the_timer_of_a_fork_join_pool_is_idle_but_not_what_it_runs() {
+        let rules = IdleRules::with(&[]);
+        let (park, timer) = ("jdk.internal.misc.Unsafe.park", "java.util.concurrent.DelayScheduler.loop");
+        assert!(rules.is_idle(Cause::Park, None, &stack(&[park, timer])));
+        let runs = stack(&[park, "java.util.concurrent.ForkJoinTask.doExec", timer]);
+        assert!(!rules.is_idle(Cause::Park, None, &runs));
+    }
+
+    #[test]
     fn users_add_rules_of_the_same_form() {
         let rule: IdleRule =
             r#"{ frames = ["com.acme.Pool.take*"], wait = ["park", "sleep"] }"#.parse().expect("valid");

@@ -13,7 +13,8 @@
 //! | `still_waiting` | waits that go on when a window ends |
 //! | `virtual_threads` | what virtual threads wait for that aren't mounted |
 //! | `wait_labels` | stacks and labels that name the cause |
-//! | `total_wait_times` | how long each thread has waited in all |
+//! | `weights` | what kept waits stand for |
+//! | `total_wait_times` | how long each thread has waited in all, and the times of ended ones |
 //!
 //! A wait's cause is named when its window ends: only then the functions of its stack have their
 //! names. `docs/offcpu.md` explains why the sums are right.
@@ -32,12 +33,15 @@ mod still_waiting;
 mod total_wait_times;
 mod virtual_threads;
 mod wait_labels;
+mod weights;
 
 use std::collections::HashSet;
 use std::time::Instant;
 
 use jvmprof_common::blocker::BlockerKind;
-use jvmprof_common::off_cpu::{OffCpuSettings, WaitRecord, WaitTotals, WaitingThread, is_runnable};
+use jvmprof_common::off_cpu::{
+    EndedThread, OffCpuSettings, WaitRecord, WaitTotals, WaitingThread, is_runnable,
+};
 
 use crate::clock::monotonic_ns;
 use crate::event_type::EventType;
@@ -60,6 +64,8 @@ pub use total_wait_times::TotalWaitTime;
 pub use virtual_threads::{VirtualThreadCensus, virtual_wait};
 use wait_labels::WaitLabels;
 pub use wait_labels::{WAIT_LABEL, blocker_of, holder_method_of, holder_of, is_idle, wait_of};
+pub(super) use weights::estimate;
+use weights::{WaitWeight, probability};
 
 /// What is wanted of waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +140,8 @@ pub(super) struct OffCpuProfiler {
     holder_leaves: HolderLeaves,
     /// Stacks of holders to which waits were attributed.
     holder_samples: u64,
+    /// Threads that have ended, where their times are wanted.
+    ended_threads: Vec<EndedThread>,
     began: Began,
 }
 
@@ -151,9 +159,6 @@ pub(super) struct WeighedWait {
     /// if it is known: a sample of [`EventType::LockHolder`].
     pub(super) holder: Option<WeighedStack>,
 }
-
-/// Counts are kept in parts of one, so that rounding makes no difference.
-const COUNT_PARTS: f64 = 1024.0;
 
 impl OffCpuProfiler {
     /// Begins to keep waits.
@@ -175,6 +180,7 @@ impl OffCpuProfiler {
             contended: 0,
             holder_leaves: HolderLeaves::default(),
             holder_samples: 0,
+            ended_threads: Vec::new(),
             began: Began::now(),
         };
         profiler.set_interval(profiler.pace.interval())?;
@@ -204,6 +210,7 @@ impl OffCpuProfiler {
         if self.began.is_recent() {
             self.still_waiting.adopt(&mut self.maps, self.began);
         }
+        self.read_ended_threads();
         if let Some(interval) = self.pace.adjust(Instant::now())
             && let Err(error) = self.set_interval(interval)
         {
@@ -245,17 +252,15 @@ impl OffCpuProfiler {
         stack: NamedStack,
     ) -> WeighedWait {
         self.pace.count();
-        let waited = record.waited_ns.max(1);
-        let weight = 1.0 / probability(waited, record.interval);
-        let value = |part: u64| (part as f64 * weight) as u64;
-        let count = (weight * COUNT_PARTS) as u64;
+        let weighed = WaitWeight::new(record.waited_ns.max(1), record.interval);
         let ((own, part), runnable) = parts(record, self.options.least_ns);
         let runnable = runnable.map(|(evidence, part)| {
             // The wait is counted once.
-            let weight = SampleWeight { stratum: 0, events: 0, count: 0, value: value(part) };
+            let weight = SampleWeight { stratum: 0, events: 0, count: 0, value: weighed.value(part) };
             (self.frames.mark(evidence, NamedBlocker::default(), stack.clone()), weight)
         });
-        let weight = SampleWeight { stratum: 0, events: 1, count, value: value(part) };
+        let (count, value) = (weighed.count(), weighed.value(part));
+        let weight = SampleWeight { stratum: 0, events: 1, count, value };
         let span = TimeSpan::of_wait(record, reported_ns);
         let began_ns = self.still_waiting.began_ns(tid, span.from_ns);
         let (blocker, holder) = self.blockers.name(key, record, span, began_ns, monotonic_ns());
@@ -362,17 +367,6 @@ fn parts(record: &WaitRecord, least_ns: u64) -> (Part, Option<Part>) {
     }
     let rest = Some(waited - throttled).filter(|rest| *rest > 0);
     ((Evidence::OutOfQuota, throttled), rest.map(|rest| (Evidence::Runnable, rest)))
-}
-
-/// Returns the probability that a point lies in a wait: that there is none is
-/// exp(-waited / interval).
-fn probability(waited_ns: u64, interval: u64) -> f64 {
-    -f64::exp_m1(-(waited_ns as f64) / interval.max(1) as f64)
-}
-
-/// Returns the count and value that waits stand for.
-pub(super) fn estimate(weight: SampleWeight) -> (u64, u64) {
-    ((weight.count as f64 / COUNT_PARTS).round() as u64, weight.value)
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ pub(super) fn load(
     let field = |name| {
         Ok::<_, BtfError>(btf.offset_of("task_struct", "sched_info")? + btf.offset_of("sched_info", name)?)
     };
+    let task_ran = btf.offset_of("task_struct", "se")? + btf.offset_of("sched_entity", "sum_exec_runtime")?;
     // Without it waits on run queues are a part of what came before.
     let task_run_delay = field("run_delay").unwrap_or(0);
     let task_last_queued = field("last_queued").unwrap_or(0);
@@ -67,12 +68,13 @@ pub(super) fn load(
     let switch_clock = u32::from(queues.of_task != 0 && has_stable_clock());
     let followed_mask = off_cpu_maps::slots(options.off_cpu) - 1;
     let monitor_owners = u32::from(options.monitor_owners);
+    let thread_ends = u32::from(options.thread_ends);
     let log = u32::from(options.kernel_log);
     let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
     let mut loader = loader_without_kernel_types();
     let sizes = MapSizes::of_machine().entries().into_iter();
     let sizes = sizes.chain(allocation_maps::sizes(options.allocation));
-    let sizes = sizes.chain(off_cpu_maps::sizes(options.off_cpu, options.monitor_owners));
+    let sizes = sizes.chain(off_cpu_maps::sizes(options));
     let single = [thread_context_map::size(options.thread_context), pause_maps::size(options.pauses)];
     for (name, entries) in sizes.chain(single) {
         loader.map_max_entries(name, entries);
@@ -95,6 +97,7 @@ pub(super) fn load(
         .override_global(globals::TASK_THREAD_NODE, &task_thread_node, true)
         .override_global(globals::SIGNAL_THREAD_HEAD, &signal_thread_head, true)
         .override_global(globals::TASK_STACK, &task_stack, true)
+        .override_global(globals::TASK_RAN, &task_ran, true)
         .override_global(globals::TASK_RUN_DELAY, &task_run_delay, true)
         .override_global(globals::TASK_LAST_QUEUED, &task_last_queued, true)
         .override_global(globals::TASK_GROUP_QUEUE, &queues.of_task, true)
@@ -114,6 +117,7 @@ pub(super) fn load(
         .override_global(globals::FIRST_PROBE_SLOT, &cpus, true)
         .override_global(globals::THREAD_CONTEXT, &thread_context, true)
         .override_global(globals::MONITOR_OWNERS, &monitor_owners, true)
+        .override_global(globals::THREAD_ENDS, &thread_ends, true)
         .override_global(globals::LOG, &log, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries(RING, options.ring_bytes.next_power_of_two().max(4096))

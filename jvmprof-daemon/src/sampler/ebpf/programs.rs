@@ -124,7 +124,7 @@ impl KernelPrograms {
             tables.set_allocation(AllocationMaps::of(&mut ebpf)?);
         }
         if options.off_cpu {
-            tables.set_off_cpu(OffCpuMaps::of(&mut ebpf)?);
+            tables.set_off_cpu(OffCpuMaps::of(&mut ebpf, options.thread_ends)?);
         }
         if options.pauses {
             tables.set_pauses(PauseMap::of(&mut ebpf)?);

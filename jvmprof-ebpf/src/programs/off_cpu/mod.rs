@@ -6,6 +6,7 @@
 
 pub(super) mod followed_threads;
 mod switch_clock;
+mod thread_ends;
 
 use aya_ebpf::{
     EbpfContext,
@@ -105,6 +106,7 @@ fn wait_begin(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     if state & TASK_DEAD != 0 {
+        thread_ends::note(now);
         followed_threads::remove(tid);
         return 0;
     }

@@ -1,17 +1,18 @@
 //! The BPF maps of waits off the CPU: what is wanted, the threads that are followed, and totals.
 
-use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, Queue};
 use jvmprof_common::blocker::{BLOCKER_LAYOUTS, BlockerLayout};
 use jvmprof_common::held_monitor::{WANTED_MONITORS, WantedMonitors};
 use jvmprof_common::off_cpu::{
-    CpuSwitches, FOLLOWED_THREADS, FollowedThread, OVERFLOW_THREADS, OffCpuSettings, ReportedPart,
-    WaitTotals, WaitingThread,
+    CpuSwitches, ENDED_THREADS, EndedThread, FOLLOWED_THREADS, FollowedThread, OVERFLOW_THREADS,
+    OffCpuSettings, ReportedPart, WaitTotals, WaitingThread,
 };
 
 use super::followed_threads::FollowedThreads;
 use super::waiting_threads::WaitingThreads;
 use crate::sampler::ebpf::object::{PodValue, impl_pod, map_error, take_map};
 use crate::sampler::error::SamplerError;
+use crate::sampler::options::SamplerOptions;
 
 const SETTINGS: &str = "OFF_CPU_SETTINGS";
 const CPU_SWITCHES: &str = "CPU_SWITCHES";
@@ -25,22 +26,26 @@ const MAX_CLAIMED_SLOTS: u32 = 1024;
 const SLOTS: u32 = 16_384;
 const MAX_OVERFLOW_THREADS: u32 = 49_152;
 const MAX_REPORTED: u32 = 16_384;
+/// Threads that may end between two readings, where their times are kept: 1 MiB.
+const MAX_ENDED_THREADS: u32 = 16_384;
 /// JVMs whose threads say what they wait for, at most.
 pub const MAX_BLOCKER_LAYOUTS: u32 = 8192;
 
-impl_pod!(OffCpuSettings, CpuSwitches, ReportedPart, BlockerLayout, WantedMonitors);
+impl_pod!(OffCpuSettings, CpuSwitches, ReportedPart, BlockerLayout, WantedMonitors, EndedThread);
 
-/// Sizes of the maps, for the loader: of one entry each where waits, or the owners of monitors,
-/// aren't profiled.
-pub(in crate::sampler) fn sizes(waits: bool, monitor_owners: bool) -> [(&'static str, u32); 6] {
+/// Sizes of the maps, for the loader: of one entry each where waits, the owners of monitors, or the
+/// times of threads that end aren't wanted.
+pub(in crate::sampler) fn sizes(options: &SamplerOptions) -> [(&'static str, u32); 7] {
     let size = |is_used, entries| if is_used { entries } else { 1 };
+    let waits = options.off_cpu;
     [
         (FOLLOWED_THREADS, slots(waits)),
         (OVERFLOW_THREADS, size(waits, MAX_OVERFLOW_THREADS)),
         (CLAIMED_SLOTS, size(waits, MAX_CLAIMED_SLOTS)),
         (REPORTED, size(waits, MAX_REPORTED)),
         (BLOCKER_LAYOUTS, size(waits, MAX_BLOCKER_LAYOUTS)),
-        (WANTED_MONITORS, size(monitor_owners, MAX_BLOCKER_LAYOUTS)),
+        (WANTED_MONITORS, size(options.monitor_owners, MAX_BLOCKER_LAYOUTS)),
+        (ENDED_THREADS, size(options.thread_ends, MAX_ENDED_THREADS)),
     ]
 }
 
@@ -57,6 +62,8 @@ pub struct OffCpuMaps {
     reported: HashMap<MapData, u32, PodValue<ReportedPart>>,
     blockers: HashMap<MapData, u32, PodValue<BlockerLayout>>,
     wanted: HashMap<MapData, u32, PodValue<WantedMonitors>>,
+    /// `None`: the times of threads that end aren't kept.
+    ended: Option<Queue<MapData, PodValue<EndedThread>>>,
     /// `None`: the kernel refused the program.
     waiting: Option<WaitingThreads>,
 }
@@ -68,7 +75,8 @@ impl std::fmt::Debug for OffCpuMaps {
 }
 
 impl OffCpuMaps {
-    pub(in crate::sampler) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
+    /// `has_ends`: the times of threads that end are kept.
+    pub(in crate::sampler) fn of(ebpf: &mut aya::Ebpf, has_ends: bool) -> Result<Self, SamplerError> {
         Ok(Self {
             settings: take_map(ebpf, SETTINGS)?,
             switches: take_map(ebpf, CPU_SWITCHES)?,
@@ -76,6 +84,7 @@ impl OffCpuMaps {
             reported: take_map(ebpf, REPORTED)?,
             blockers: take_map(ebpf, BLOCKER_LAYOUTS)?,
             wanted: take_map(ebpf, WANTED_MONITORS)?,
+            ended: has_ends.then(|| take_map(ebpf, ENDED_THREADS)).transpose()?,
             waiting: WaitingThreads::of(ebpf)
                 .inspect_err(|error| tracing::warn!(%error, "waits are reported when they end only"))
                 .ok(),
@@ -145,6 +154,12 @@ impl OffCpuMaps {
 
     pub fn thread(&self, tid: u32) -> Option<FollowedThread> {
         self.threads.get(tid)
+    }
+
+    /// Takes the threads that have ended since they were taken last, the first one first.
+    pub fn ended_threads(&mut self) -> impl Iterator<Item = EndedThread> + '_ {
+        // An error says that there is none.
+        std::iter::from_fn(move || Some(self.ended.as_mut()?.pop(0).ok()?.0))
     }
 
     /// Inspects a thread that is followed; `None` if it doesn't wait, or can't be inspected.

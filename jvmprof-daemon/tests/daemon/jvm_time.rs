@@ -1,0 +1,180 @@
+//! Metrics of where a JVM's time goes, beside what the kernel and the program itself count.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::support::waits::Measured;
+use crate::support::{Workload, compile_java, jdks};
+use crate::telemetry::{Daemon, sum};
+
+/// Does little until there is a file, and then for five seconds computes, sleeps, waits and wants a
+/// monitor, for less than 100 ms each time: of longer waits some are reported in parts, by chance.
+/// It writes for how long it waited, by cause, and keeps all its threads.
+const TIME: &str = r#"
+import java.io.*;
+import java.lang.management.*;
+import java.nio.file.*;
+import java.util.*;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.locks.LockSupport;
+
+public class Time {
+    interface Body { void once() throws Exception; }
+    static final Object monitor = new Object(), signal = new Object();
+    static final ThreadMXBean clocks = ManagementFactory.getThreadMXBean();
+    static final Map<String, long[]> sums = new TreeMap<>();
+    static final CountDownLatch done = new CountDownLatch(8);
+    static volatile long until, sink;
+
+    static long delayOf(RandomAccessFile schedstat) throws IOException {
+        byte[] bytes = new byte[64];
+        schedstat.seek(0);
+        int length = schedstat.read(bytes);
+        return Long.parseLong(new String(bytes, 0, length, "US-ASCII").split(" ")[1]);
+    }
+    static long stolen() throws IOException {
+        String cpus = Files.readAllLines(Paths.get("/proc/stat")).get(0);
+        return Long.parseLong(cpus.trim().split(" +")[8]) * 10_000_000L;
+    }
+    static void spin(long ns) { for (long end = System.nanoTime() + ns; System.nanoTime() < end; ) for (int i = 0; i < 100; i++) sink += i; }
+    static void rest() { while (true) LockSupport.park(); }
+
+    /// Waits of other kinds than those that are measured are parks.
+    static void run(String cause, Body wait) {
+        new Thread(() -> {
+            long wall = 0, cpu = 0, delay = 0;
+            try (RandomAccessFile schedstat = new RandomAccessFile("/proc/thread-self/schedstat", "r")) {
+                while (System.nanoTime() < until) {
+                    LockSupport.parkNanos(1_500_000);
+                    long delayed = delayOf(schedstat), ran = clocks.getCurrentThreadCpuTime(), began = System.nanoTime();
+                    wait.once();
+                    wall += System.nanoTime() - began;
+                    cpu += clocks.getCurrentThreadCpuTime() - ran;
+                    delay += delayOf(schedstat) - delayed;
+                }
+            } catch (Exception e) { throw new Error(e); }
+            long[] own = {wall, cpu, delay};
+            synchronized (sums) { sums.merge(cause, own, (a, b) -> new long[] {a[0] + b[0], a[1] + b[1], a[2] + b[2]}); }
+            done.countDown();
+            rest();
+        }).start();
+    }
+
+    public static void main(String[] args) throws Exception {
+        // Enough to be sampled.
+        while (!new File(args[0]).exists()) { spin(1_000_000); LockSupport.parkNanos(100_000_000); }
+        long stolen = stolen();
+        until = System.nanoTime() + 5_000_000_000L;
+        for (int i = 0; i < 2; i++) {
+            run("computes", () -> spin(until - System.nanoTime()));
+            run("sleep", () -> Thread.sleep(80));
+            run("object_wait", () -> { synchronized (signal) { signal.wait(80); } });
+        }
+        run("sleep", () -> { synchronized (monitor) { Thread.sleep(30); } });
+        run("monitor", () -> { synchronized (monitor) { } });
+        done.await();
+        sums.put("stolen", new long[] {stolen() - stolen, 0, 0});
+        File sumsFile = new File(args[1]), whole = new File(args[1] + ".whole");
+        try (PrintWriter file = new PrintWriter(whole)) {
+            sums.forEach((name, sum) -> file.println(name + " " + sum[0] + " " + sum[1] + " " + sum[2]));
+        }
+        whole.renameTo(sumsFile);
+        rest();
+    }
+}
+"#;
+
+/// Difference between the metrics and what was counted, as a part of the time.
+const TOLERANCE: f64 = 0.05;
+/// What a JVM does before it is measured, in the window that is open then, in seconds.
+const BEFORE: f64 = 0.1;
+const CAUSES: [&str; 3] = ["sleep", "object_wait", "monitor"];
+
+/// A JVM that is measured.
+struct TimedJvm {
+    feature: u32,
+    jvm: Workload,
+    sums: PathBuf,
+}
+
+impl TimedJvm {
+    /// Returns for how long its threads have run, in seconds, as the kernel counts it.
+    fn ran(&self) -> f64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.jvm.pid())).expect("it runs");
+        let ran = |task: std::io::Result<fs::DirEntry>| -> Option<f64> {
+            // A thread may have ended.
+            let schedstat = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            schedstat.split(' ').next()?.parse().ok()
+        };
+        tasks.filter_map(ran).sum::<f64>() / 1e9
+    }
+
+    /// Returns the sum of a metric's series of this JVM with this label, in seconds.
+    fn metric(&self, metrics: &BTreeMap<String, f64>, name: &str, label: &str) -> f64 {
+        let pid = format!("pid=\"{}\"", self.jvm.pid());
+        let is_of = |series: &str| {
+            series.starts_with(&format!("jvmprof_jvm_{name}_seconds_total{{"))
+                && series.contains(&pid)
+                && series.contains(label)
+        };
+        metrics.iter().filter(|(series, _)| is_of(series)).map(|(_, seconds)| seconds).sum()
+    }
+
+    /// Returns the metrics of CPU time and of waits by cause.
+    fn metrics(&self, daemon: &Daemon) -> (f64, [f64; 3]) {
+        let metrics = daemon.metrics();
+        let waits = CAUSES.map(|cause| self.metric(&metrics, "wait", &format!("wait=\"{cause}\"")));
+        (self.metric(&metrics, "cpu", ""), waits)
+    }
+}
+
+#[test]
+fn metrics_of_a_jvms_time_are_what_the_kernel_and_the_program_count() {
+    // The distance of kept waits doesn't grow, whatever else waits on this host.
+    let daemon = Daemon::start(&[], &["--offcpu-enabled", "--offcpu-max-events", "100000", "-F", "499"], &[]);
+    let dir = daemon.dir.path();
+    let classes = compile_java(dir, "Time", TIME);
+    let classes = classes.to_str().unwrap();
+    let go = dir.join("go");
+    daemon.until_ready();
+    let start = |(feature, home): (u32, PathBuf)| {
+        let sums = dir.join(format!("sums{feature}"));
+        let program = ["-cp", classes, "Time", go.to_str().unwrap(), sums.to_str().unwrap()];
+        let jvm = Workload::start(&home.join("bin/java"), &program);
+        TimedJvm { feature, jvm, sums }
+    };
+    let jvms: Vec<TimedJvm> = jdks().into_iter().map(start).collect();
+    daemon.until("knowing the JVMs", |daemon| jvms.iter().all(|jvm| jvm.metrics(daemon).0 > 0.0));
+    let windows = |daemon: &Daemon| sum(&daemon.metrics(), "jvmprof_windows_total");
+    // What they did when they started is in windows that have ended.
+    let known = windows(&daemon);
+    daemon.until("having counted their start", |daemon| windows(daemon) >= known + 1.0);
+    let before: Vec<_> = jvms.iter().map(|jvm| (jvm.ran(), jvm.metrics(&daemon))).collect();
+    fs::write(&go, "").unwrap();
+    daemon.until("done", |_| jvms.iter().all(|jvm| jvm.sums.exists()));
+    let ran: Vec<f64> = jvms.iter().map(TimedJvm::ran).collect();
+    let done = windows(&daemon);
+    daemon.until("having counted all", |daemon| windows(daemon) >= done + 2.0);
+    for ((jvm, (ran_before, (cpu_before, waits_before))), ran) in jvms.iter().zip(before).zip(ran) {
+        let (cpu, waits) = jvm.metrics(&daemon);
+        let (cpu, ran) = (cpu - cpu_before, ran - ran_before);
+        let sums = fs::read_to_string(&jvm.sums).unwrap();
+        let sums = Measured::read(&sums);
+        let stolen = sums["stolen"].wall / 1e9;
+        println!("JDK {}: {cpu:.3} s of {ran:.3} s, {stolen:.3} s stolen, {sums:?}", jvm.feature);
+        // A clock of a CPU goes on while the machine's host runs others.
+        let (least, most) = ((1.0 - TOLERANCE) * ran - BEFORE, (1.0 + TOLERANCE) * ran + stolen + BEFORE);
+        assert!(ran > 1.0 && (least..=most).contains(&cpu), "JDK {}: {cpu} s of {ran} s", jvm.feature);
+        for ((cause, waited), before) in CAUSES.into_iter().zip(waits).zip(waits_before) {
+            let (waited, measured) = (waited - before, sums[cause].blocked() / 1e9);
+            println!("JDK {} {cause}: {waited:.3} s of {measured:.3} s", jvm.feature);
+            let (least, most) = ((1.0 - TOLERANCE) * measured - stolen, (1.0 + TOLERANCE) * measured);
+            assert!(
+                measured > 2.0 && (least..=most).contains(&waited),
+                "JDK {} {cause}: {waited} s of {measured} s",
+                jvm.feature
+            );
+        }
+    }
+}
