@@ -7,6 +7,10 @@
 //! `Thread::_allocated_bytes`, keeps some events with their stacks, and names some buffers that
 //! were given up for a census: `docs/allocation.md` explains what is made of them.
 
+mod random_distance;
+
+pub use random_distance::RandomDistance;
+
 /// What the daemon wants of a JVM, by its thread group id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +53,8 @@ pub struct AllocatingThread {
     /// Bytes in buffers since its last event that was a draw.
     pub undrawn: u64,
     /// Bytes to the next event that is kept, and to the next census.
-    pub to_sample: u64,
-    pub to_census: u64,
+    pub to_sample: RandomDistance,
+    pub to_census: RandomDistance,
 }
 
 /// What a process has allocated since it became a target, by its thread group id.
@@ -140,6 +144,7 @@ pub struct TlabRecord {
 pub const TLAB_MAGIC: u64 = u64::from_le_bytes(*b"jvmtlab\x01");
 
 const _: () = assert!(size_of::<AllocationTarget>() == 6 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<AllocatingThread>() == 13 * 8, "no padding: it lies in a map");
 const _: () = assert!(size_of::<CountedKey>() == 2 * 8, "no padding: it is a map's key");
 
 /// Returns the class of objects of about this size: the logarithm of the next power of two.

@@ -16,7 +16,7 @@ use jvmprof_common::{
     address::Avma,
     allocation::{
         ALLOCATION_WORDS, AllocatedTotals, AllocatingThread, AllocationRecord, AllocationTarget, CountedKey,
-        LARGE_OBJECT, ObjectTotals, TLAB_MAGIC, TlabRecord, exponential_distance, size_class,
+        LARGE_OBJECT, ObjectTotals, RandomDistance, TLAB_MAGIC, TlabRecord, size_class,
     },
 };
 
@@ -210,7 +210,7 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
             (drawn, _) => drawn,
         };
     }
-    let is_kept = is_due(&mut state.to_sample, weighed.bytes, allocation.target.interval);
+    let is_kept = state.to_sample.is_reached(weighed.bytes, allocation.target.interval, random);
     Some(if is_kept { weighed } else { Weighed::default() })
 }
 
@@ -240,7 +240,7 @@ fn end_thread(allocation: &Allocation) {
 #[inline(always)]
 fn name_if_due(allocation: &Allocation, state: &mut AllocatingThread, used: u64, collections: u64) {
     if allocation.target.census_interval != 0
-        && is_due(&mut state.to_census, used, allocation.target.census_interval)
+        && state.to_census.is_reached(used, allocation.target.census_interval, random)
         && used <= state.tlab_bytes
         && state.collections == collections
     {
@@ -254,8 +254,8 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
     if !allocation.is_of_target() {
         return None;
     }
-    let first = new_thread(allocation, allocated);
-    let mut state = first;
+    let mut state = new_thread(allocation, allocated);
+    let before = allocated.saturating_sub(state.allocated);
     let weighed = if allocation.is_outside() {
         state.allocated = allocated;
         allocation.object_bytes
@@ -266,8 +266,7 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
         state.collections = allocation.collections();
         allocation.tlab_bytes
     };
-    let is_kept = is_due(&mut state.to_sample, weighed, allocation.target.interval);
-    let before = allocated.saturating_sub(first.allocated);
+    let is_kept = state.to_sample.is_reached(weighed, allocation.target.interval, random);
     // `allocated` has an object outside already: what was before it is in no event.
     let inside = before.saturating_sub(if allocation.is_outside() { allocation.object_bytes } else { 0 });
     state.undrawn = inside;
@@ -294,28 +293,17 @@ fn new_thread(allocation: &Allocation, allocated: u64) -> AllocatingThread {
         thread: allocation.thread,
         start_ns: allocation.target.start_ns,
         allocated: if is_whole { 0 } else { allocated },
-        to_sample: distance(allocation.target.interval),
-        to_census: distance(allocation.target.census_interval),
+        to_sample: RandomDistance::draw(allocation.target.interval, random()),
+        to_census: RandomDistance::draw(allocation.target.census_interval, random()),
         ..AllocatingThread::default()
     }
 }
 
-/// Moves on by some bytes; returns true, and draws a new distance, if the next one lies within.
-/// What an exponential distribution leaves of a distance doesn't depend on what has passed.
+/// Returns a uniformly distributed number.
 #[inline(always)]
-fn is_due(left: &mut u64, bytes: u64, interval: u64) -> bool {
-    if *left > bytes {
-        *left -= bytes;
-        return false;
-    }
-    *left = distance(interval);
-    true
-}
-
-#[inline(always)]
-fn distance(interval: u64) -> u64 {
+fn random() -> u32 {
     // SAFETY: the helper has no preconditions.
-    exponential_distance(unsafe { bpf_get_prandom_u32() }, interval)
+    unsafe { bpf_get_prandom_u32() }
 }
 
 #[inline(always)]

@@ -75,7 +75,7 @@ impl Pace {
         self.adjusted = now;
         let share = std::mem::take(&mut self.spent).as_secs_f64() / elapsed.as_secs_f64();
         if self.census_interval != 0 {
-            // No faster, since what is due was drawn with the distance before.
+            // No faster, since the cost of few censuses is known by chance.
             let factor = (share / self.census_share).clamp(0.5, 4.0);
             let interval = (self.census_interval as f64 * factor) as u64;
             self.census_interval = interval.clamp(LEAST_CENSUS, MOST);
