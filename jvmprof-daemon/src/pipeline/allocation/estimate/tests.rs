@@ -1,5 +1,7 @@
+use jvmprof_common::allocation::TlabRecord;
+
 use super::*;
-use crate::hotspot::java_heap::JavaClass;
+use crate::hotspot::java_heap::{JavaClass, ObjectCount, TlabObjects};
 
 fn key() -> ProcessKey {
     ProcessKey::numbered(1)
