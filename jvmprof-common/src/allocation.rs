@@ -46,6 +46,8 @@ pub struct AllocatingThread {
     /// The first address of its buffer, and its bytes.
     pub tlab_start: u64,
     pub tlab_bytes: u64,
+    /// Bytes of the buffer's first object, if it is a [`LARGE_OBJECT`]; else 0.
+    pub large_first: u64,
     /// `CollectedHeap::_total_collections` when it got its buffer.
     pub collections: u64,
     /// 1 if it has filled a buffer since the last collection.
@@ -134,6 +136,9 @@ pub struct TlabRecord {
     /// The first address of the buffer, and how many of its bytes are objects.
     pub start: u64,
     pub used: u64,
+    /// Bytes of the first of them, if it is a [`LARGE_OBJECT`], which the kernel program counts;
+    /// else 0. `used` less these decided by chance whether the buffer is chosen.
+    pub large_first: u64,
     /// `CollectedHeap::_total_collections`, the same when the buffer was got and given up.
     pub collections: u64,
     /// The mean distance of censuses, bytes.
@@ -141,10 +146,11 @@ pub struct TlabRecord {
 }
 
 /// The first word of each [`TlabRecord`]: "jvmtlab" and the version of this layout.
-pub const TLAB_MAGIC: u64 = u64::from_le_bytes(*b"jvmtlab\x01");
+pub const TLAB_MAGIC: u64 = u64::from_le_bytes(*b"jvmtlab\x02");
 
 const _: () = assert!(size_of::<AllocationTarget>() == 6 * 8, "no padding: it lies in a map");
-const _: () = assert!(size_of::<AllocatingThread>() == 13 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<AllocatingThread>() == 14 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<TlabRecord>() == 9 * 8, "no padding: it is a record of the ring buffer");
 const _: () = assert!(size_of::<CountedKey>() == 2 * 8, "no padding: it is a map's key");
 
 /// Returns the class of objects of about this size: the logarithm of the next power of two.

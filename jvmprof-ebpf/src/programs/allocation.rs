@@ -127,6 +127,12 @@ impl Allocation {
         self.tlab_bytes == 0
     }
 
+    /// Returns the object's bytes, if it is counted where it is the first of its buffer; else 0.
+    #[inline(always)]
+    const fn large_bytes(&self) -> u64 {
+        if self.object_bytes >= LARGE_OBJECT { self.object_bytes } else { 0 }
+    }
+
     #[inline(always)]
     fn allocated_bytes(&self) -> Option<u64> {
         user_memory::read_word(Avma(self.thread) + u64::from(self.target.allocated_bytes_offset))
@@ -196,6 +202,7 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
         state.outside = 0;
         state.tlab_start = allocation.tlab_start;
         state.tlab_bytes = allocation.tlab_bytes;
+        state.large_first = allocation.large_bytes();
         state.collections = collections;
         state.has_filled = u64::from(is_filled);
         state.undrawn += used;
@@ -236,11 +243,16 @@ fn end_thread(allocation: &Allocation) {
 }
 
 /// Names the buffer that a thread gives up for a census, if chance says so and it may still be
-/// there.
+/// there. What is counted already has no part in the chance: a buffer with nothing else is never
+/// chosen.
 #[inline(always)]
 fn name_if_due(allocation: &Allocation, state: &mut AllocatingThread, used: u64, collections: u64) {
     if allocation.target.census_interval != 0
-        && state.to_census.is_reached(used, allocation.target.census_interval, random)
+        && state.to_census.is_reached(
+            used.saturating_sub(state.large_first),
+            allocation.target.census_interval,
+            random,
+        )
         && used <= state.tlab_bytes
         && state.collections == collections
     {
@@ -263,6 +275,7 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
         state.allocated = allocated;
         state.tlab_start = allocation.tlab_start;
         state.tlab_bytes = allocation.tlab_bytes;
+        state.large_first = allocation.large_bytes();
         state.collections = allocation.collections();
         allocation.tlab_bytes
     };
@@ -317,6 +330,7 @@ fn name_tlab(allocation: &Allocation, state: &AllocatingThread, used: u64) {
         tid: allocation.tid,
         start: state.tlab_start,
         used,
+        large_first: state.large_first,
         collections: state.collections,
         interval: allocation.target.census_interval,
     };
@@ -380,7 +394,7 @@ fn add_outside(allocation: &Allocation, totals: *mut AllocatedTotals) {
 /// The same for the first object of a buffer, if it is large.
 #[inline(always)]
 fn add_first(allocation: &Allocation, totals: *mut AllocatedTotals) {
-    if allocation.object_bytes >= LARGE_OBJECT {
+    if allocation.large_bytes() != 0 {
         add!(totals, large_first, allocation.object_bytes);
         add_to_class(allocation, totals, 1);
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jvmprof_common::allocation::{LARGE_OBJECT, TlabRecord};
+use jvmprof_common::allocation::TlabRecord;
 
 use super::{Placement, Stratum, StratumTable, probability};
 use crate::hotspot::java_heap::{ObjectCount, TlabObjects};
@@ -62,9 +62,10 @@ impl WindowCensus {
 
 impl CensusSums {
     fn add(&mut self, tlab: &TlabRecord, found: &TlabObjects, strata: &mut StratumTable) {
-        let weight = 1.0 / probability(tlab.used, tlab.interval).max(1e-9);
-        // A large first object is counted by the kernel program.
-        let first = found.first.as_ref().filter(|first| first.bytes >= LARGE_OBJECT);
+        let decisive = tlab.used.saturating_sub(tlab.large_first);
+        let weight = 1.0 / probability(decisive, tlab.interval).max(1e-9);
+        // It is counted by the kernel program.
+        let first = found.first.as_ref().filter(|_| tlab.large_first != 0);
         self.bytes += weight * (tlab.used - first.map_or(0, |first| first.bytes)) as f64;
         for count in &found.counts {
             let is_of_first = |first: &&ObjectCount| {
@@ -84,3 +85,6 @@ impl CensusSums {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
