@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jvmprof_common::abi::{Counter, Event};
 
 use super::Pipeline;
-use super::allocation::{AllocationCounts, AllocationProfiler};
+use super::allocation::{AllocationCounts, AllocationProfiler, ClassErrors};
 use super::jvm_totals::{JvmName, JvmTotals};
 use super::labels::TargetCounts;
 use super::off_cpu::{OffCpuCounts, OffCpuProfiler, TotalWaitTime};
@@ -164,6 +164,12 @@ impl Pipeline {
     /// Returns how long the threads have waited whose switches are seen, by their ids.
     pub fn total_wait_times(&self) -> HashMap<u32, TotalWaitTime> {
         self.state.off_cpu.as_ref().map(OffCpuProfiler::total_wait_times).unwrap_or_default()
+    }
+
+    /// Returns how well the classes of the last window with allocations are known; `None` where
+    /// allocation isn't profiled.
+    pub fn class_errors(&self) -> Option<&ClassErrors> {
+        self.state.followers.allocation.as_ref().map(AllocationProfiler::errors)
     }
 
     fn off_cpu_counts(&self) -> OffCpuCounts {

@@ -11,9 +11,11 @@ use std::sync::Arc;
 
 use jvmprof_common::allocation::{AllocationRecord, CountedKey, LARGE_OBJECT, size_class};
 
+use super::class_errors::ClassError;
 use crate::process::ProcessKey;
 use crate::profile::aggregate::SampleWeight;
 use crate::types::FastHasher;
+use census::CensusErrors;
 pub(super) use census::{CensusSums, WindowCensus};
 
 /// Objects that are counted together.
@@ -54,6 +56,8 @@ struct StratumSums {
     bytes: f64,
     counted_objects: f64,
     counted_bytes: f64,
+    /// True if `bytes` are by kept events, for want of a census.
+    is_naive: bool,
     /// Shares that have been given out: of the weights, and of the results.
     given: [u64; 4],
 }
@@ -63,6 +67,9 @@ struct StratumSums {
 pub(super) struct StratumTable {
     numbers: HashMap<Stratum, u32>,
     strata: Vec<Stratum>,
+    /// The number of the class of each.
+    classes: Vec<u32>,
+    class_numbers: HashMap<Option<Arc<str>>, u32>,
     sums: HashMap<(ProcessKey, u32), StratumSums, FastHasher>,
 }
 
@@ -82,6 +89,8 @@ pub(super) struct Estimate {
     pub(super) bytes_without_census: u64,
     /// Classes of which no event was kept.
     pub(super) without_stack: Vec<(Arc<str>, SampleWeight)>,
+    /// How well the classes are known.
+    pub(super) errors: Vec<(Arc<str>, ClassError)>,
 }
 
 /// Strata with a class of their own in a window, at most; the objects of further ones have none.
@@ -91,8 +100,8 @@ const UNIT: f64 = 65_536.0;
 
 /// Scales the strata so that they add up to `total` bytes. Those that the kernel program counted
 /// stay exact; the others share the rest in proportion to the censuses. One that no census has
-/// seen, as may be with rare objects, counts by its events.
-fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) {
+/// seen, as may be with rare objects, counts by its events. Returns the factor of the censuses.
+fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) -> f64 {
     let counted: f64 = strata.iter().map(|sums| sums.counted_bytes).sum();
     let rest = (total - counted).max(0.0);
     let naive: f64 = strata.iter().map(|sums| sums.naive_bytes).sum();
@@ -101,6 +110,7 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) {
         if sums.bytes <= 0.0 && sums.counted_bytes <= 0.0 {
             sums.bytes = sums.naive_bytes * naive_scale;
             sums.objects = sums.naive_objects * naive_scale;
+            sums.is_naive = sums.bytes > 0.0;
         }
     }
     let uncounted: f64 = strata.iter().map(|sums| sums.bytes).sum();
@@ -111,6 +121,44 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) {
         sums.bytes = sums.bytes * scale + sums.counted_bytes * counted_scale;
         sums.objects = sums.objects * scale + sums.counted_objects * counted_scale;
     }
+    scale
+}
+
+/// What makes up the bytes of a class.
+#[derive(Clone, Copy, Debug, Default)]
+struct ClassBytes {
+    counted: f64,
+    by_censuses: f64,
+    by_events: f64,
+}
+
+/// Returns how well each class is known. `scale`: what the censuses have was multiplied by.
+fn class_errors(
+    own: &[(u32, &mut StratumSums)],
+    strata: &[Stratum],
+    classes: &[u32],
+    errors: &CensusErrors,
+    scale: f64,
+) -> Vec<(Arc<str>, ClassError)> {
+    let mut by_class: HashMap<u32, (&Arc<str>, ClassBytes), FastHasher> = HashMap::default();
+    for (stratum, sums) in own {
+        let (Stratum { class, .. }, number) = (&strata[*stratum as usize], classes[*stratum as usize]);
+        let Some(class) = class else { continue };
+        let (_, bytes) = by_class.entry(number).or_insert((class, ClassBytes::default()));
+        bytes.counted += sums.counted_bytes;
+        let estimated = (sums.bytes - sums.counted_bytes).max(0.0);
+        *(if sums.is_naive { &mut bytes.by_events } else { &mut bytes.by_censuses }) += estimated;
+    }
+    let error = |(number, (class, bytes)): (u32, (&Arc<str>, ClassBytes))| {
+        let of_census = errors.variance(number).map(|variance| variance * scale * scale);
+        let variance = match bytes {
+            ClassBytes { by_events, .. } if by_events > 0.0 => None,
+            ClassBytes { by_censuses, .. } if by_censuses > 0.0 => of_census,
+            ClassBytes { counted, .. } => (counted > 0.0).then_some(0.0),
+        };
+        (Arc::clone(class), ClassError { counted_bytes: bytes.counted, variance })
+    };
+    by_class.into_iter().map(error).collect()
 }
 
 /// Adds large objects inside buffers, of which no event was kept, to those of the same class and
@@ -152,6 +200,8 @@ impl StratumTable {
     pub(super) fn clear(&mut self) {
         self.numbers.clear();
         self.strata.clear();
+        self.classes.clear();
+        self.class_numbers.clear();
         self.sums.clear();
     }
 
@@ -163,9 +213,16 @@ impl StratumTable {
             return *number;
         }
         let number = self.strata.len() as u32;
+        let next_class = self.class_numbers.len() as u32;
+        self.classes.push(*self.class_numbers.entry(stratum.class.clone()).or_insert(next_class));
         self.strata.push(stratum.clone());
         self.numbers.insert(stratum, number);
         number
+    }
+
+    /// Returns the number of a stratum's class.
+    fn class_of(&self, stratum: u32) -> u32 {
+        self.classes[stratum as usize]
     }
 
     /// Returns what an event counts for.
@@ -281,7 +338,8 @@ impl StratumTable {
             .map(|((_, stratum), sums)| (*stratum, sums))
             .collect();
         own.sort_by_key(|(stratum, _)| *stratum);
-        for is_outside in [false, true] {
+        let mut scale_inside = 0.0;
+        for is_outside in [true, false] {
             let total = if is_outside { totals.outside } else { totals.inside } as f64;
             let mut of_kind: Vec<&mut StratumSums> = own
                 .iter_mut()
@@ -290,10 +348,11 @@ impl StratumTable {
                 })
                 .map(|(_, sums)| &mut **sums)
                 .collect();
-            scale_to_total(&mut of_kind, total);
+            scale_inside = scale_to_total(&mut of_kind, total);
         }
+        let errors = class_errors(&own, strata, &self.classes, &census.errors, scale_inside);
         add_to_events(&mut own, strata, &self.numbers);
-        let mut estimate = Estimate::default();
+        let mut estimate = Estimate { errors, ..Estimate::default() };
         if !has_census {
             estimate.bytes_without_census = totals.inside;
         }

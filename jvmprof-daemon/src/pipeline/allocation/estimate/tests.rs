@@ -322,3 +322,42 @@ fn an_event_whose_bytes_are_in_another_windows_total_is_not_nothing() {
     strata.estimate(key(), &WindowTotals::default(), CensusSums::default());
     assert_eq!(strata.share(key(), weight), (0, 1), "a profile of zeros is kept by no backend");
 }
+
+/// Estimates classes of which one is in censuses, one is outside buffers, and one has an event
+/// alone.
+fn errors_of_three(inside: u64) -> HashMap<Arc<str>, ClassError> {
+    let [small, other] = ["Small", "Other"].map(|name| Arc::new(JavaClass::named(name)));
+    let (mut strata, mut census) = (StratumTable::default(), WindowCensus::default());
+    for of_small in [100, 200] {
+        let counts = [(&small, of_small), (&other, 300 - of_small)].map(|(class, objects)| ObjectCount {
+            class: Arc::clone(class),
+            size_class: size_class(24),
+            objects,
+            bytes: 24 * objects,
+        });
+        let tlab = TlabRecord { used: 7200, interval: 1 << 20, ..TlabRecord::default() };
+        census.add(&tlab, &TlabObjects { counts: counts.into(), first: None }, &mut strata);
+    }
+    census.end_stretch(1 << 20);
+    let of = CountedKey { size_class: 17, ..CountedKey::default() };
+    strata.add_counted(key(), Some(&"byte[]".into()), &of, 25, 25 * 65_552);
+    strata.weigh(key(), Some(&"Small".into()), &kept(24, 1_000_000));
+    strata.weigh(key(), Some(&"Rare".into()), &kept(24, 1000));
+    let totals = WindowTotals { inside, outside: 25 * 65_552, ..WindowTotals::default() };
+    strata.estimate(key(), &totals, census.take()).errors.into_iter().collect()
+}
+
+#[test]
+fn a_class_is_as_well_known_as_what_its_bytes_are_from() {
+    let errors = errors_of_three(1 << 20);
+    let [small, outside, rare] = ["Small", "byte[]", "Rare"].map(|name| errors[name]);
+    let variance = small.variance.expect("it is in two censuses");
+    // One buffer has a third, the other two: half a million bytes, give or take a third of them.
+    let percent = small.percent(1 << 19).expect("it is known");
+    assert!((percent - 100.0 / 3.0).abs() < 1.0, "{percent}");
+    let exact = ClassError { counted_bytes: 25.0 * 65_552.0, variance: Some(0.0) };
+    assert_eq!((small.counted_bytes, outside), (0.0, exact));
+    assert_eq!(rare.variance, None, "no census has met it");
+    let twice = errors_of_three(2 << 20)["Small"].variance.expect("the same");
+    assert!((twice / variance - 4.0).abs() < 1e-9, "{twice}, {variance}");
+}

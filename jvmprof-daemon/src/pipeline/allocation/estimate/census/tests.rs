@@ -24,16 +24,19 @@ fn objects(class: &Arc<JavaClass>, objects: u64, bytes: u64) -> ObjectCount {
     ObjectCount { class: Arc::clone(class), size_class, objects, bytes }
 }
 
-/// Returns the bytes of a class, of objects of this size inside buffers.
-fn bytes_of(sums: &CensusSums, strata: &mut StratumTable, class: &JavaClass, size: u64) -> f64 {
+/// Returns the number of the objects of a class that have this size, inside buffers.
+fn stratum_of(strata: &mut StratumTable, class: &JavaClass, size: u64) -> u32 {
     let class = Some(Arc::clone(&class.name));
-    let stratum = Stratum { class, size_class: size_class(size), placement: Placement::Inside };
-    sums.by_stratum.get(&strata.number(stratum)).map_or(0.0, |(_, bytes)| *bytes)
+    strata.number(Stratum { class, size_class: size_class(size), placement: Placement::Inside })
+}
+
+/// Returns their bytes.
+fn bytes_of(sums: &CensusSums, strata: &mut StratumTable, class: &JavaClass, size: u64) -> f64 {
+    sums.by_stratum.get(&stratum_of(strata, class, size)).map_or(0.0, |(_, bytes)| *bytes)
 }
 
 #[test]
 fn buffers_are_chosen_by_what_they_hold_beside_a_large_first_object() {
-    const TLAB: u64 = 512 << 10;
     // One buffer in two is an array, and a twentieth small objects beside it.
     const BESIDE: [u64; 2] = [TLAB / 20, TLAB];
     // A census in some forty buffers.
@@ -77,4 +80,100 @@ fn buffers_are_chosen_by_what_they_hold_beside_a_large_first_object() {
     let deviation = (share * (1.0 - share) / f64::from(censuses)).sqrt();
     let error = found[0] / all as f64 - share;
     assert!(error.abs() < 3.5 * deviation, "{error} of {share}, {censuses} censuses");
+}
+
+/// The bytes of a class in a window, true and estimated, and the variance that is stated.
+struct Estimated {
+    truth: f64,
+    estimate: f64,
+    variance: Option<f64>,
+}
+
+const TLAB: u64 = 512 << 10;
+const ARRAY: u64 = TLAB / 2;
+/// Sizes of the objects of three classes.
+const SIZES: [u64; 3] = [32, 32, ARRAY];
+
+/// A window of a program that allocates small objects of two classes, and in one buffer of 25 an
+/// array.
+fn simulate(classes: &[Arc<JavaClass>; 3], interval: u64, random: &mut Random) -> [Estimated; 3] {
+    let mut distance = RandomDistance::draw(interval, random.number());
+    let (mut strata, mut census) = (StratumTable::default(), WindowCensus::default());
+    let mut truth = [0; 3];
+    for _ in 0..20 {
+        for _ in 0..100 {
+            let array = if random.number() < u32::MAX / 25 { ARRAY } else { 0 };
+            let small = TLAB - array;
+            // What is of the first class differs from buffer to buffer.
+            let first = ((u64::from(random.number()) * (small / 32)) >> 32) * 32;
+            let bytes = [first, small - first, array];
+            truth.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum += bytes);
+            if distance.is_reached(TLAB, interval, || random.number()) {
+                let held = classes.iter().zip(bytes).zip(SIZES).filter(|((_, bytes), _)| *bytes > 0);
+                let counts = held.map(|((class, bytes), size)| objects(class, bytes / size, bytes)).collect();
+                let tlab = TlabRecord { used: TLAB, interval, ..TlabRecord::default() };
+                census.add(&tlab, &TlabObjects { counts, first: None }, &mut strata);
+            }
+        }
+        census.end_stretch(100 * TLAB);
+    }
+    let sums = census.take();
+    std::array::from_fn(|class| {
+        let estimate = bytes_of(&sums, &mut strata, &classes[class], SIZES[class]);
+        let stratum = stratum_of(&mut strata, &classes[class], SIZES[class]);
+        let variance = sums.errors.variance(strata.class_of(stratum));
+        Estimated { truth: truth[class] as f64, estimate, variance }
+    })
+}
+
+#[test]
+fn the_stated_variance_is_that_of_the_estimate() {
+    const WINDOWS: u32 = 400;
+    let classes = ["First", "Second", "double[]"].map(class);
+    let mut random = Random(0x0dd_ba11_5eed_cafe);
+    // One buffer of ten is counted, or most of them.
+    for interval in [10 * TLAB, TLAB / 2] {
+        let mut sums = [(0.0, 0.0, 0.0); 3];
+        for _ in 0..WINDOWS {
+            for (sums, class) in sums.iter_mut().zip(simulate(&classes, interval, &mut random)) {
+                let error = class.estimate - class.truth;
+                sums.0 += error / class.truth;
+                sums.1 += error * error;
+                sums.2 += class.variance.unwrap_or(0.0);
+            }
+        }
+        for (class, (error, squares, variances)) in classes.iter().zip(sums) {
+            let ratio = variances / squares;
+            assert!((0.8..1.25).contains(&ratio), "{}: {ratio} with {interval}", class.name);
+            let mean = error / f64::from(WINDOWS);
+            assert!(mean.abs() < 0.03, "{}: {mean} with {interval}", class.name);
+        }
+    }
+}
+
+#[test]
+fn where_every_buffer_is_counted_the_error_is_nothing() {
+    let classes = ["First", "Second", "double[]"].map(class);
+    let mut random = Random(0x1234_5678_9abc_def1);
+    for class in simulate(&classes, 1, &mut random) {
+        assert!((class.estimate / class.truth - 1.0).abs() < 1e-9);
+        let error = class.variance.expect("it is in many censuses").sqrt();
+        assert!(error / class.truth < 1e-6, "{error} of {}", class.truth);
+    }
+}
+
+#[test]
+fn one_census_says_nothing_of_its_error() {
+    let (small, mut strata, mut census) = (class("Small"), StratumTable::default(), WindowCensus::default());
+    let stratum = stratum_of(&mut strata, &small, 32);
+    let other = stratum_of(&mut strata, &class("Other"), 32);
+    for variance in [None, Some(0.0)] {
+        let tlab = TlabRecord { used: 3200, interval: 1 << 20, ..TlabRecord::default() };
+        let found = TlabObjects { counts: vec![objects(&small, 100, 3200)], first: None };
+        census.add(&tlab, &found, &mut strata);
+        census.end_stretch(1 << 20);
+        let errors = &census.window.errors;
+        assert_eq!(errors.variance(strata.class_of(stratum)), variance);
+        assert_eq!(errors.variance(strata.class_of(other)), None, "it is in no census");
+    }
 }
