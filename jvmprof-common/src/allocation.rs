@@ -71,6 +71,9 @@ pub struct AllocatedTotals {
     pub unclassified: u64,
     /// Bytes of `inside` that are large objects, the first of their buffers.
     pub large_first: u64,
+    /// Bytes of `inside` beside these that no census can count, since a collection began while
+    /// their buffer was in use, or nothing is known of it.
+    pub cut: u64,
     /// Events of threads that could not be followed, since too many are.
     pub unfollowed_events: u64,
 }
@@ -150,6 +153,7 @@ pub const TLAB_MAGIC: u64 = u64::from_le_bytes(*b"jvmtlab\x02");
 
 const _: () = assert!(size_of::<AllocationTarget>() == 6 * 8, "no padding: it lies in a map");
 const _: () = assert!(size_of::<AllocatingThread>() == 14 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<AllocatedTotals>() == 6 * 8, "no padding: it lies in a map");
 const _: () = assert!(size_of::<TlabRecord>() == 9 * 8, "no padding: it is a record of the ring buffer");
 const _: () = assert!(size_of::<CountedKey>() == 2 * 8, "no padding: it is a map's key");
 

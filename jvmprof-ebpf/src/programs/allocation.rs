@@ -197,7 +197,7 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
         // What a thread allocates first, or first after a collection, depends on where it was, and
         // not on how much of it there is. Where a thread fills buffers, these alone are draws.
         let is_drawn = used != 0 && (is_filled || state.has_filled == 0);
-        name_if_due(allocation, state, used, collections);
+        give_up(allocation, totals, state, used, collections);
         state.allocated = allocated;
         state.outside = 0;
         state.tlab_start = allocation.tlab_start;
@@ -234,7 +234,7 @@ fn end_thread(allocation: &Allocation) {
         if let Some(allocated) = allocated {
             let used = (allocated - state.allocated).saturating_sub(state.outside);
             add!(totals, inside, used);
-            name_if_due(allocation, state, used, allocation.collections());
+            give_up(allocation, totals, state, used, allocation.collections());
         } else {
             add!(totals, unfollowed_events, 1);
         }
@@ -242,20 +242,22 @@ fn end_thread(allocation: &Allocation) {
     let _ = ALLOCATING_THREADS.remove(allocation.tid);
 }
 
-/// Names the buffer that a thread gives up for a census, if chance says so and it may still be
-/// there. What is counted already has no part in the chance: a buffer with nothing else is never
-/// chosen.
+/// Names the buffer that a thread gives up for a census, if chance says so; counts its bytes if a
+/// collection has cut it. A large first object, which is counted already, has no part in either: a
+/// buffer with nothing else is never chosen.
 #[inline(always)]
-fn name_if_due(allocation: &Allocation, state: &mut AllocatingThread, used: u64, collections: u64) {
-    if allocation.target.census_interval != 0
-        && state.to_census.is_reached(
-            used.saturating_sub(state.large_first),
-            allocation.target.census_interval,
-            random,
-        )
-        && used <= state.tlab_bytes
-        && state.collections == collections
-    {
+fn give_up(
+    allocation: &Allocation,
+    totals: *mut AllocatedTotals,
+    state: &mut AllocatingThread,
+    used: u64,
+    collections: u64,
+) {
+    let uncounted = used.saturating_sub(state.large_first);
+    let interval = allocation.target.census_interval;
+    if used > state.tlab_bytes || state.collections != collections {
+        add!(totals, cut, uncounted);
+    } else if interval != 0 && state.to_census.is_reached(uncounted, interval, random) {
         name_tlab(allocation, state, used);
     }
 }
@@ -289,6 +291,7 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
         return None;
     }
     add!(totals, inside, inside);
+    add!(totals, cut, inside);
     if allocation.is_outside() {
         add_outside(allocation, totals);
     } else {

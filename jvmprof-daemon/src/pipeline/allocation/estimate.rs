@@ -78,6 +78,8 @@ pub(super) struct StratumTable {
 pub(super) struct WindowTotals {
     pub(super) inside: u64,
     pub(super) outside: u64,
+    /// Those inside that no census can have counted.
+    pub(super) cut: u64,
     /// Bytes of objects that were to be counted by class, and could not be.
     pub(super) unclassified: u64,
     pub(super) unfollowed_events: u64,
@@ -353,9 +355,7 @@ impl StratumTable {
         let errors = class_errors(&own, strata, &self.classes, &census.errors, scale_inside);
         add_to_events(&mut own, strata, &self.numbers);
         let mut estimate = Estimate { errors, ..Estimate::default() };
-        if !has_census {
-            estimate.bytes_without_census = totals.inside;
-        }
+        estimate.bytes_without_census = if has_census { totals.cut } else { totals.inside };
         for (stratum, sums) in own {
             if sums.value_weight == 0 && sums.bytes >= 1.0 {
                 let weight = SampleWeight { stratum, events: 0, count: 1, value: 1 };

@@ -188,6 +188,7 @@ impl FollowedJvm {
         WindowTotals {
             inside: now.inside.saturating_sub(before.inside),
             outside: now.outside.saturating_sub(before.outside),
+            cut: now.cut.saturating_sub(before.cut),
             unclassified: now.unclassified.saturating_sub(before.unclassified),
             unfollowed_events: now.unfollowed_events.saturating_sub(before.unfollowed_events),
         }

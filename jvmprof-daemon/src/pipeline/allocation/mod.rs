@@ -101,7 +101,8 @@ pub struct AllocationCounts {
     pub bytes: u64,
     /// Those of them that are in no total by class, since there were too many classes.
     pub unclassified_bytes: u64,
-    /// Those of them whose classes are estimated without any census.
+    /// Those of them whose classes are estimated by those of other buffers, since a collection cut
+    /// theirs, or by events, since there was no census.
     pub bytes_without_census: u64,
 }
 

@@ -152,6 +152,21 @@ fn a_class_without_events_keeps_what_its_census_says() {
     assert_eq!((&**name, strata.share(key(), *weight)), ("Rare", (100, 2400)));
 }
 
+#[test]
+fn bytes_without_a_census_are_those_of_cut_buffers_or_all() {
+    let mut strata = StratumTable::default();
+    let totals = WindowTotals { inside: 4800, outside: 100, cut: 240, ..WindowTotals::default() };
+    let without = strata.estimate(key(), &totals, CensusSums::default());
+    assert_eq!(without.bytes_without_census, 4800);
+    let mut census = WindowCensus::default();
+    let count =
+        ObjectCount { class: Arc::new(JavaClass::named("Small")), size_class: 5, objects: 10, bytes: 240 };
+    let tlab = TlabRecord { used: 240, interval: 1, ..TlabRecord::default() };
+    census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
+    census.end_stretch(4800);
+    assert_eq!(strata.estimate(key(), &totals, census.take()).bytes_without_census, 240);
+}
+
 /// A record of an event that was kept because all are; drawn from so many bytes.
 fn kept(object_bytes: u64, drawn_bytes: u64) -> AllocationRecord {
     let weighed_bytes = drawn_bytes.max(1);
