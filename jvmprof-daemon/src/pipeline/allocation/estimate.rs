@@ -51,6 +51,8 @@ struct StratumSums {
     /// What they would stand for if nothing else were known.
     naive_bytes: f64,
     naive_objects: f64,
+    /// How many of them were draws.
+    draws: u32,
     /// What is known otherwise: by censuses, and of objects that are each an event.
     objects: f64,
     bytes: f64,
@@ -97,19 +99,33 @@ pub(super) struct Estimate {
 
 /// Strata with a class of their own in a window, at most; the objects of further ones have none.
 const MAX_STRATA: usize = 65_536;
+/// Draws of a stratum, and its objects that they lead to expect in censuses, from which on it is
+/// taken for one that censuses can't see if none has it: else chance would have to be less than
+/// e^-20.
+const BLIND_DRAWS: u32 = 8;
+const BLIND_OBJECTS: f64 = 20.0;
 /// Weights of objects are counted in these parts.
 const UNIT: f64 = 65_536.0;
 
 /// Scales the strata so that they add up to `total` bytes. Those that the kernel program counted
-/// stay exact; the others share the rest in proportion to the censuses. One that no census has
-/// seen, as may be with rare objects, counts by its events. Returns the factor of the censuses.
-fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) -> f64 {
+/// stay exact; the others share the rest in proportion to the censuses, which have read `read`
+/// bytes; `None`: there are none. Returns the factor of the censuses.
+///
+/// One that no census has seen has nothing, since those that were seen by chance have as much too
+/// much: with its events in their place it would have `1 + e^-m` times its bytes, of `m` objects
+/// that are expected in censuses. Only where it can't be chance, and without any census, it counts
+/// by its events.
+fn scale_to_total(strata: &mut [&mut StratumSums], total: f64, read: Option<f64>) -> f64 {
     let counted: f64 = strata.iter().map(|sums| sums.counted_bytes).sum();
     let rest = (total - counted).max(0.0);
     let naive: f64 = strata.iter().map(|sums| sums.naive_bytes).sum();
     let naive_scale = if naive > 0.0 { rest / naive } else { 0.0 };
+    let is_blind = |sums: &StratumSums| {
+        let expected = |read: f64| sums.naive_objects * naive_scale * read / rest.max(1.0);
+        read.is_none_or(|read| sums.draws >= BLIND_DRAWS && expected(read) >= BLIND_OBJECTS)
+    };
     for sums in strata.iter_mut() {
-        if sums.bytes <= 0.0 && sums.counted_bytes <= 0.0 {
+        if sums.bytes <= 0.0 && sums.counted_bytes <= 0.0 && is_blind(sums) {
             sums.bytes = sums.naive_bytes * naive_scale;
             sums.objects = sums.naive_objects * naive_scale;
             sums.is_naive = sums.bytes > 0.0;
@@ -276,6 +292,7 @@ impl StratumTable {
         if placement != Placement::LargeFirst {
             sums.naive_bytes += value;
             sums.naive_objects += count;
+            sums.draws += u32::from(record.drawn_bytes != 0);
         }
         weight
     }
@@ -350,7 +367,8 @@ impl StratumTable {
                 })
                 .map(|(_, sums)| &mut **sums)
                 .collect();
-            scale_inside = scale_to_total(&mut of_kind, total);
+            let read = (has_census && !is_outside).then_some(census.errors.read);
+            scale_inside = scale_to_total(&mut of_kind, total, read);
         }
         let errors = class_errors(&own, strata, &self.classes, &census.errors, scale_inside);
         add_to_events(&mut own, strata, &self.numbers);

@@ -22,7 +22,8 @@ pub(in crate::pipeline::allocation) struct CensusSums {
 pub(super) struct CensusErrors {
     by_class: HashMap<u32, ClassSums, FastHasher>,
     buffers: u32,
-    /// Bytes of the buffers, each times what it stands for.
+    /// Bytes of the buffers, as they are, and each times what it stands for.
+    pub(super) read: f64,
     bytes: f64,
     /// See [`Products::total`]: the bytes squared.
     squared: f64,
@@ -53,6 +54,7 @@ struct Stretch {
     by_stratum: HashMap<u32, (f64, f64), FastHasher>,
     by_class: HashMap<u32, ClassProducts, FastHasher>,
     buffers: u32,
+    read: f64,
     bytes: f64,
     squared: Products,
 }
@@ -123,6 +125,7 @@ impl Stretch {
         let first = found.first.as_ref().filter(|_| tlab.large_first != 0);
         let all_bytes = (tlab.used - first.map_or(0, |first| first.bytes)) as f64;
         self.buffers += 1;
+        self.read += all_bytes;
         self.bytes += weight * all_bytes;
         self.squared.add(weight, all_bytes * all_bytes);
         let mut of_classes: HashMap<u32, u64, FastHasher> = HashMap::default();
@@ -163,6 +166,7 @@ impl CensusSums {
         }
         let errors = &mut self.errors;
         errors.buffers += stretch.buffers;
+        errors.read += stretch.read;
         errors.bytes += scale * stretch.bytes;
         errors.squared += stretch.squared.total(scale);
         for (class, products) in stretch.by_class {

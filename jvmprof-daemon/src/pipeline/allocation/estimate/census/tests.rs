@@ -36,7 +36,7 @@ fn bytes_of(sums: &CensusSums, strata: &mut StratumTable, class: &JavaClass, siz
 }
 
 #[test]
-fn buffers_are_chosen_by_what_they_hold_beside_a_large_first_object() {
+fn buffers_are_chosen_by_what_is_in_them_beside_a_large_first_object() {
     // One buffer in two is an array, and a twentieth small objects beside it.
     const BESIDE: [u64; 2] = [TLAB / 20, TLAB];
     // A census in some forty buffers.
@@ -109,8 +109,9 @@ fn simulate(classes: &[Arc<JavaClass>; 3], interval: u64, random: &mut Random) -
             let bytes = [first, small - first, array];
             truth.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum += bytes);
             if distance.is_reached(TLAB, interval, || random.number()) {
-                let held = classes.iter().zip(bytes).zip(SIZES).filter(|((_, bytes), _)| *bytes > 0);
-                let counts = held.map(|((class, bytes), size)| objects(class, bytes / size, bytes)).collect();
+                let present = classes.iter().zip(bytes).zip(SIZES).filter(|((_, bytes), _)| *bytes > 0);
+                let counts =
+                    present.map(|((class, bytes), size)| objects(class, bytes / size, bytes)).collect();
                 let tlab = TlabRecord { used: TLAB, interval, ..TlabRecord::default() };
                 census.add(&tlab, &TlabObjects { counts, first: None }, &mut strata);
             }
