@@ -255,12 +255,17 @@ impl AllocationProfiler {
                 *self.counts.unseen_jvms.entry(REFUSED).or_default() += 1;
             }
         }
-        if self.pace.is_due(Instant::now()) {
+        if let Some(elapsed) = self.pace.due(Instant::now()) {
             let counted = self.maps.counted().collect::<Vec<_>>();
             self.pace.divide(self.jvms.values().map(FollowedJvm::kept), &self.options);
+            let mut given_up = 0;
             for jvm in self.jvms.values_mut() {
                 jvm.read_counted_classes(&counted);
-                jvm.end_stretch(&self.maps);
+                jvm.add_given_up(&self.maps);
+                given_up += jvm.take_given_up();
+            }
+            self.pace.adjust_census(elapsed, given_up);
+            for jvm in self.jvms.values_mut() {
                 jvm.adjust(&mut self.maps, &self.pace, &self.options);
             }
         }
@@ -300,7 +305,7 @@ impl AllocationProfiler {
         }
         let took = thread_cpu_time().saturating_sub(began);
         tracing::trace!(?took, used = tlab.used, "a census");
-        self.pace.charge(took);
+        self.pace.charge(took, tlab.used.saturating_sub(tlab.large_first));
     }
 
     /// Counts buffers that were chosen and are not counted, since the profile has ended.

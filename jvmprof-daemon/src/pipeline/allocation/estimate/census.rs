@@ -45,7 +45,14 @@ pub(in crate::pipeline::allocation) struct WindowCensus {
     /// The stretch of time that is under way: its censuses, and the bytes of all buffers.
     stretch: Stretch,
     stretch_bytes: u64,
+    /// How often bytes were added to it.
+    stretch_turns: u32,
 }
+
+/// Censuses with which a stretch of time ends: with few, what is in one has the weight of all.
+const STRETCH_CENSUSES: u32 = 30;
+/// Turns with which it ends all the same, with one census at least: two seconds.
+const STRETCH_TURNS: u32 = 8;
 
 /// The censuses of a stretch of time, each buffer divided by the probability with which it was
 /// chosen.
@@ -99,13 +106,22 @@ impl WindowCensus {
         self.stretch.add(tlab, found, strata);
     }
 
-    /// Ends a stretch of time in which buffers with so many bytes were given up. Without a census
-    /// it becomes a part of the next one.
-    pub(in crate::pipeline::allocation) fn end_stretch(&mut self, bytes: u64) {
+    /// Adds the bytes of buffers that were given up since the last call, four times a second. Ends
+    /// the stretch of time, if it has censuses enough, or is long.
+    pub(in crate::pipeline::allocation) fn add_given_up(&mut self, bytes: u64) {
         self.stretch_bytes += bytes;
+        self.stretch_turns += 1;
+        if self.stretch.buffers >= STRETCH_CENSUSES || self.stretch_turns >= STRETCH_TURNS {
+            self.end_stretch();
+        }
+    }
+
+    /// Ends the stretch of time. Without a census it becomes a part of the next one.
+    fn end_stretch(&mut self) {
         if self.stretch.bytes <= 0.0 {
             return;
         }
+        self.stretch_turns = 0;
         let stretch = std::mem::take(&mut self.stretch);
         let scale = std::mem::take(&mut self.stretch_bytes) as f64 / stretch.bytes;
         self.window.add(stretch, scale);
@@ -113,6 +129,7 @@ impl WindowCensus {
 
     /// Ends the window.
     pub(in crate::pipeline::allocation) fn take(&mut self) -> CensusSums {
+        self.end_stretch();
         std::mem::take(self).window
     }
 }

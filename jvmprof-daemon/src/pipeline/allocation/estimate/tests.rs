@@ -103,7 +103,7 @@ fn sums_by_class_and_path_are_those_of_the_program() {
             for _ in 0..100 {
                 next = simulation.fill(&classes, next, shares);
             }
-            simulation.census.end_stretch(simulation.total - before);
+            simulation.census.add_given_up(simulation.total - before);
         }
     }
     let totals = WindowTotals { inside: simulation.total, ..WindowTotals::default() };
@@ -145,7 +145,7 @@ fn a_class_without_events_keeps_what_its_census_says() {
         &TlabObjects { counts: vec![count], first: None },
         &mut strata,
     );
-    census.end_stretch(240);
+    census.add_given_up(240);
     let totals = WindowTotals { inside: 2400, ..WindowTotals::default() };
     let estimated = strata.estimate(key(), &totals, census.take());
     let [(name, weight)] = &estimated.without_stack[..] else { panic!("{estimated:?}") };
@@ -163,7 +163,7 @@ fn bytes_without_a_census_are_those_of_cut_buffers_or_all() {
         ObjectCount { class: Arc::new(JavaClass::named("Small")), size_class: 5, objects: 10, bytes: 240 };
     let tlab = TlabRecord { used: 240, interval: 1, ..TlabRecord::default() };
     census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
-    census.end_stretch(4800);
+    census.add_given_up(4800);
     assert_eq!(strata.estimate(key(), &totals, census.take()).bytes_without_census, 240);
 }
 
@@ -202,7 +202,7 @@ fn large_objects_are_counted_among_the_first_of_buffers_and_among_the_others() {
     let count = ObjectCount { class, size_class: size_class(65_552), objects: 3, bytes: 3 * 65_552 };
     let tlab = TlabRecord { used: 3 * 65_552, interval: 1, ..TlabRecord::default() };
     census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
-    census.end_stretch(3 * 65_552);
+    census.add_given_up(3 * 65_552);
     // One path's buffer is thrice the other's: it has three of four objects within buffers, and
     // each has one of the two that are the first.
     let mut weigh = |weighed| strata.weigh(key(), Some(&name), &kept(65_552, weighed));
@@ -236,7 +236,7 @@ fn large_objects_that_are_only_the_first_of_buffers_are_not_estimated_again() {
     let count = ObjectCount { class, size_class: size_class(24), objects: 1000, bytes: 24_000 };
     let tlab = TlabRecord { used: 24_000, interval: 1, ..TlabRecord::default() };
     census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
-    census.end_stretch(24_000);
+    census.add_given_up(24_000);
     let totals = WindowTotals { inside: 100_000_000, ..WindowTotals::default() };
     strata.estimate(key(), &totals, census.take());
     assert_eq!(strata.share(key(), as_first.expect("a large object")), (1000, 60_000_000));
@@ -311,7 +311,7 @@ fn large_objects_inside_buffers_have_the_paths_of_those_that_did_not_fit() {
         }];
         let tlab = TlabRecord { used: 8 * inside, interval: 1, ..TlabRecord::default() };
         census.add(&tlab, &TlabObjects { counts, first: None }, &mut strata);
-        census.end_stretch(8 * inside);
+        census.add_given_up(8 * inside);
         let totals = WindowTotals { inside: 8 * inside, outside: 4 * outside, ..WindowTotals::default() };
         let estimated = strata.estimate(key(), &totals, census.take());
         assert_eq!(!estimated.without_stack.is_empty(), pathless, "{inside} of {outside}");
@@ -353,7 +353,7 @@ fn errors_of_three(inside: u64) -> HashMap<Arc<str>, ClassError> {
         let tlab = TlabRecord { used: 7200, interval: 1 << 20, ..TlabRecord::default() };
         census.add(&tlab, &TlabObjects { counts: counts.into(), first: None }, &mut strata);
     }
-    census.end_stretch(1 << 20);
+    census.add_given_up(1 << 20);
     let of = CountedKey { size_class: 17, ..CountedKey::default() };
     strata.add_counted(key(), Some(&"byte[]".into()), &of, 25, 25 * 65_552);
     strata.weigh(key(), Some(&"Small".into()), &kept(24, 1_000_000));
@@ -410,7 +410,7 @@ fn simulate_rare(random: &mut impl FnMut() -> f64, classes: &[Arc<JavaClass>; 2]
             strata.weigh(key(), Some(&classes[ends].name), &record);
         }
     }
-    census.end_stretch(400 * TLAB);
+    census.add_given_up(400 * TLAB);
     let totals = WindowTotals { inside: 400 * TLAB, ..WindowTotals::default() };
     strata.estimate(key(), &totals, census.take());
     bytes_of(&mut strata, &classes[1].name, SIZES[1]) / (400.0 * RARE * SIZES[1] as f64)
@@ -453,7 +453,7 @@ fn a_class_that_censuses_cannot_see_counts_by_its_events() {
         let count = ObjectCount { class: Arc::clone(&class), size_class: 5, objects: read / 24, bytes: read };
         let tlab = TlabRecord { used: read, interval: 1 << 20, ..TlabRecord::default() };
         census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
-        census.end_stretch(100 << 20);
+        census.add_given_up(100 << 20);
         for event in 0..100 {
             let class = if event < events { &unseen } else { &other };
             strata.weigh(key(), Some(class), &kept(24, 1 << 20));

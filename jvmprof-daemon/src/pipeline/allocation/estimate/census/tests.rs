@@ -46,9 +46,9 @@ fn buffers_are_chosen_by_what_is_in_them_beside_a_large_first_object() {
     let mut distance = RandomDistance::draw(INTERVAL, random.number());
     let (mut strata, mut census) = (StratumTable::default(), WindowCensus::default());
     let (mut truth, mut censuses) = ([0; 2], 0_u32);
-    for _ in 0..5000 {
+    for _ in 0..40_000 {
         let mut given_up = 0;
-        for _ in 0..40 {
+        for _ in 0..5 {
             let kind = (random.number() >> 31) as usize;
             let beside = BESIDE[kind];
             truth[kind] += beside;
@@ -68,8 +68,8 @@ fn buffers_are_chosen_by_what_is_in_them_beside_a_large_first_object() {
                 censuses += 1;
             }
         }
-        // A single census has all bytes of its stretch.
-        census.end_stretch(given_up);
+        // Of eight turns, whose stretch often has a single census.
+        census.add_given_up(given_up);
     }
     let sums = census.take();
     assert_eq!(bytes_of(&sums, &mut strata, &array, TLAB - BESIDE[0]), 0.0, "it is counted elsewhere");
@@ -116,7 +116,7 @@ fn simulate(classes: &[Arc<JavaClass>; 3], interval: u64, random: &mut Random) -
                 census.add(&tlab, &TlabObjects { counts, first: None }, &mut strata);
             }
         }
-        census.end_stretch(100 * TLAB);
+        census.add_given_up(100 * TLAB);
     }
     let sums = census.take();
     std::array::from_fn(|class| {
@@ -163,18 +163,50 @@ fn where_every_buffer_is_counted_the_error_is_nothing() {
     }
 }
 
+/// Adds equal censuses.
+fn add(census: &mut WindowCensus, censuses: u32, class: &Arc<JavaClass>, strata: &mut StratumTable) {
+    for _ in 0..censuses {
+        let tlab = TlabRecord { used: 3200, interval: 1 << 20, ..TlabRecord::default() };
+        let found = TlabObjects { counts: vec![objects(class, 100, 3200)], first: None };
+        census.add(&tlab, &found, strata);
+    }
+}
+
 #[test]
 fn one_census_says_nothing_of_its_error() {
-    let (small, mut strata, mut census) = (class("Small"), StratumTable::default(), WindowCensus::default());
-    let stratum = stratum_of(&mut strata, &small, 32);
-    let other = stratum_of(&mut strata, &class("Other"), 32);
-    for variance in [None, Some(0.0)] {
-        let tlab = TlabRecord { used: 3200, interval: 1 << 20, ..TlabRecord::default() };
-        let found = TlabObjects { counts: vec![objects(&small, 100, 3200)], first: None };
-        census.add(&tlab, &found, &mut strata);
-        census.end_stretch(1 << 20);
-        let errors = &census.window.errors;
-        assert_eq!(errors.variance(strata.class_of(stratum)), variance);
-        assert_eq!(errors.variance(strata.class_of(other)), None, "it is in no census");
+    let mut strata = StratumTable::default();
+    let (small, other) = (class("Small"), class("Other"));
+    for (censuses, variance) in [(1, None), (2, Some(0.0))] {
+        let mut census = WindowCensus::default();
+        add(&mut census, censuses, &small, &mut strata);
+        census.add_given_up(1 << 20);
+        let sums = census.take();
+        let found = [&small, &other].map(|class| {
+            let stratum = stratum_of(&mut strata, class, 32);
+            sums.errors.variance(strata.class_of(stratum))
+        });
+        assert_eq!(found, [variance, None]);
     }
+}
+
+#[test]
+fn a_stretch_ends_with_enough_censuses_or_after_some_time() {
+    let (small, mut strata) = (class("Small"), StratumTable::default());
+    let mut census = WindowCensus::default();
+    let mut turn = |census: &mut WindowCensus, censuses: u32| {
+        add(census, censuses, &small, &mut strata);
+        census.add_given_up(1 << 20);
+        census.window.errors.buffers
+    };
+    assert_eq!([29, 1, 30].map(|censuses| turn(&mut census, censuses)), [0, 30, 60]);
+    assert_eq!([1, 0, 0, 0, 0, 0, 0].map(|censuses| turn(&mut census, censuses)), [60; 7]);
+    assert_eq!(turn(&mut census, 2), 63, "it is the eighth turn");
+    // Eight turns without a census are a part of the next stretch.
+    assert_eq!([0; 9].map(|censuses| turn(&mut census, censuses)), [63; 9]);
+    assert_eq!(turn(&mut census, 1), 64);
+    turn(&mut census, 5);
+    let sums = census.take();
+    assert_eq!(sums.errors.buffers, 69, "the window's end ends its stretch");
+    let bytes = bytes_of(&sums, &mut strata, &small, 32);
+    assert!((bytes / f64::from(22 << 20) - 1.0).abs() < 1e-9, "{bytes}");
 }
