@@ -205,12 +205,12 @@ fn add_to_events(own: &mut [(u32, &mut StratumSums)], strata: &[Stratum], number
 }
 
 /// Returns the probability that a stretch of so many bytes has one of the random points whose
-/// distances have this mean.
+/// distances have this mean: above zero, since no stretch is chosen that has no byte.
 fn probability(bytes: u64, interval: u64) -> f64 {
     if interval == 0 {
         return 1.0;
     }
-    -f64::exp_m1(-(bytes as f64) / interval as f64)
+    -f64::exp_m1(-(bytes.max(1) as f64) / interval as f64)
 }
 
 impl StratumTable {
@@ -271,7 +271,7 @@ impl StratumTable {
         let object_bytes = record.object_bytes.max(1);
         let stratum =
             self.number(Stratum { class: class.cloned(), size_class: size_class(object_bytes), placement });
-        let times = 1.0 / probability(record.weighed_bytes, record.interval).max(1e-9);
+        let times = 1.0 / probability(record.weighed_bytes, record.interval);
         // The object at which a buffer ended is drawn from the buffer's bytes, and stands for them;
         // any other event is an object by itself.
         let bytes = match (placement, record.drawn_bytes) {

@@ -137,7 +137,7 @@ impl WindowCensus {
 impl Stretch {
     fn add(&mut self, tlab: &TlabRecord, found: &TlabObjects, strata: &mut StratumTable) {
         let decisive = tlab.used.saturating_sub(tlab.large_first);
-        let weight = 1.0 / probability(decisive, tlab.interval).max(1e-9);
+        let weight = 1.0 / probability(decisive, tlab.interval);
         // It is counted by the kernel program.
         let first = found.first.as_ref().filter(|_| tlab.large_first != 0);
         let all_bytes = (tlab.used - first.map_or(0, |first| first.bytes)) as f64;

@@ -153,6 +153,25 @@ fn a_class_without_events_keeps_what_its_census_says() {
 }
 
 #[test]
+fn a_small_chance_is_not_rounded_up() {
+    // A small object outside buffers, and the greatest distance.
+    let (bytes, interval) = (16, 1 << 40);
+    let chance = probability(bytes, interval);
+    assert!((chance * interval as f64 / bytes as f64 - 1.0).abs() < 1e-9, "{chance}");
+    let mut strata = StratumTable::default();
+    let record = AllocationRecord {
+        object_bytes: bytes,
+        weighed_bytes: bytes,
+        interval,
+        ..AllocationRecord::default()
+    };
+    let (weight, _) = strata.weigh(key(), Some(&"Small".into()), &record);
+    let value = weight.value;
+    assert!(value.abs_diff(interval) <= 16, "{value}: the bytes that one such object stands for");
+    assert!(probability(0, interval) > 0.0);
+}
+
+#[test]
 fn bytes_without_a_census_are_those_of_cut_buffers_or_all() {
     let mut strata = StratumTable::default();
     let totals = WindowTotals { inside: 4800, outside: 100, cut: 240, ..WindowTotals::default() };
