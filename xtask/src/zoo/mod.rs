@@ -150,8 +150,12 @@ pub(crate) fn smoke(
         let jdk = wanted.ensure()?;
         let recorder = Recorder { jvmprof, frequency: 499, event: RecordedEvent::Cpu, attach: false };
         zoo.visit(&jdk, &plan, recorder, 3.0, &mut cells)?;
-        let plan = Plan { modes: modes_named(&modes[..1])?, programs: programs_named(&programs[2..])? };
-        for event in [RecordedEvent::Alloc, RecordedEvent::Offcpu] {
+        let virtual_threads = "Virtual".to_owned();
+        for (event, programs) in [
+            (RecordedEvent::Alloc, &[programs[2].clone(), virtual_threads][..]),
+            (RecordedEvent::Offcpu, &programs[2..]),
+        ] {
+            let plan = Plan { modes: modes_named(&modes[..1])?, programs: programs_named(programs)? };
             zoo.visit(&jdk, &plan, Recorder { event, ..recorder }, 3.0, &mut cells)?;
         }
     }

@@ -1,3 +1,5 @@
+use std::cell::Cell;
+
 use super::*;
 use crate::hotspot::java_heap::heap_layout::KlassWord;
 use crate::hotspot::process_memory::{MemoryRead, RecordedMemory};
@@ -184,4 +186,44 @@ fn a_buffer_of_too_many_objects_is_given_up() {
     let found = count_in(&endless, 24 * counted, 7);
     assert_eq!(found, Ok(vec![("acme.Node".to_owned(), 5, counted, 24 * counted)]));
     assert_eq!(count_in(&endless, 24 * refused, 7), Err(CensusError::TooLarge));
+}
+
+/// A JVM in which a collection begins after some reads of its memory.
+struct Collecting {
+    memory: RecordedMemory,
+    reads: Cell<u32>,
+    until: u32,
+}
+
+impl ProcessMemory for Collecting {
+    fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
+        for read in reads {
+            read.done = self.memory.read_into(read.address, read.into);
+            if read.address.0 == COLLECTIONS && self.reads.get() >= self.until {
+                read.into[0] += 1;
+            }
+            self.reads.set(self.reads.get() + 1);
+        }
+    }
+}
+
+#[test]
+fn a_census_is_not_believed_if_a_collection_begins_meanwhile() {
+    let count = |until| {
+        let mut jvm = Jvm::new();
+        jvm.node();
+        // What is read by pieces.
+        jvm.bytes(100_000);
+        jvm.node();
+        let used = jvm.heap.len() as u64;
+        jvm.memory.insert(Avma(HEAP), jvm.heap);
+        let memory = Collecting { memory: jvm.memory, reads: Cell::new(0), until };
+        (count_in(&memory, used, 7), memory.reads.get())
+    };
+    let (found, reads) = count(u32::MAX);
+    assert!(found.is_ok() && reads > 5, "{found:?} in {reads} reads");
+    for until in 0..reads {
+        assert_eq!(count(until).0, Err(CensusError::Collected), "after {until} of {reads} reads");
+    }
+    assert_eq!(count(reads).0, found, "after the last read");
 }
