@@ -7,6 +7,10 @@
 //! `Thread::_allocated_bytes`, keeps some events with their stacks, and names some buffers that
 //! were given up for a census: `docs/allocation.md` explains what is made of them.
 
+mod random_distance;
+
+pub use random_distance::RandomDistance;
+
 /// What the daemon wants of a JVM, by its thread group id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +46,8 @@ pub struct AllocatingThread {
     /// The first address of its buffer, and its bytes.
     pub tlab_start: u64,
     pub tlab_bytes: u64,
+    /// Bytes of the buffer's first object, if it is a [`LARGE_OBJECT`]; else 0.
+    pub large_first: u64,
     /// `CollectedHeap::_total_collections` when it got its buffer.
     pub collections: u64,
     /// 1 if it has filled a buffer since the last collection.
@@ -49,8 +55,8 @@ pub struct AllocatingThread {
     /// Bytes in buffers since its last event that was a draw.
     pub undrawn: u64,
     /// Bytes to the next event that is kept, and to the next census.
-    pub to_sample: u64,
-    pub to_census: u64,
+    pub to_sample: RandomDistance,
+    pub to_census: RandomDistance,
 }
 
 /// What a process has allocated since it became a target, by its thread group id.
@@ -65,6 +71,9 @@ pub struct AllocatedTotals {
     pub unclassified: u64,
     /// Bytes of `inside` that are large objects, the first of their buffers.
     pub large_first: u64,
+    /// Bytes of `inside` beside these that no census can count, since a collection began while
+    /// their buffer was in use, or nothing is known of it.
+    pub cut: u64,
     /// Events of threads that could not be followed, since too many are.
     pub unfollowed_events: u64,
 }
@@ -130,6 +139,9 @@ pub struct TlabRecord {
     /// The first address of the buffer, and how many of its bytes are objects.
     pub start: u64,
     pub used: u64,
+    /// Bytes of the first of them, if it is a [`LARGE_OBJECT`], which the kernel program counts;
+    /// else 0. `used` less these decided by chance whether the buffer is chosen.
+    pub large_first: u64,
     /// `CollectedHeap::_total_collections`, the same when the buffer was got and given up.
     pub collections: u64,
     /// The mean distance of censuses, bytes.
@@ -137,9 +149,12 @@ pub struct TlabRecord {
 }
 
 /// The first word of each [`TlabRecord`]: "jvmtlab" and the version of this layout.
-pub const TLAB_MAGIC: u64 = u64::from_le_bytes(*b"jvmtlab\x01");
+pub const TLAB_MAGIC: u64 = u64::from_le_bytes(*b"jvmtlab\x02");
 
 const _: () = assert!(size_of::<AllocationTarget>() == 6 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<AllocatingThread>() == 14 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<AllocatedTotals>() == 6 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<TlabRecord>() == 9 * 8, "no padding: it is a record of the ring buffer");
 const _: () = assert!(size_of::<CountedKey>() == 2 * 8, "no padding: it is a map's key");
 
 /// Returns the class of objects of about this size: the logarithm of the next power of two.

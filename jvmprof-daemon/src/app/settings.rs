@@ -46,10 +46,14 @@ impl Invocation {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::app::args::Command;
+    use crate::app::args::{Command, DaemonArgs};
+    use crate::app::pipeline_options::options;
+    use crate::pipeline::allocation::{AllocationOptions, ClassPlace};
+    use crate::symbolize::NativeOptions;
 
     fn load(line: &str) -> Result<Invocation, ConfigError> {
         Invocation::load(&line.split(' ').map(OsString::from).collect::<Vec<_>>(), &BTreeMap::new())
@@ -67,6 +71,34 @@ mod tests {
             schema().example(),
             "`jvmprof daemon --example-config > deploy/jvmprof.toml` brings it up to date"
         );
+    }
+
+    /// Returns the daemon's flags with these settings.
+    fn daemon_with(settings: &str) -> Box<DaemonArgs> {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+        std::fs::write(file.path(), settings).expect("written");
+        let invocation = load(&format!("jvmprof daemon --config {}", file.path().display()));
+        match invocation.expect("it is valid").cli.command {
+            Command::Daemon(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn allocation_may_be_a_table() {
+        let table = "[alloc]\nenabled = true\ninterval = '1MiB'\nmax-events = 7\ncensus-cpu = 0.5\n\
+            class = 'off'\n";
+        let args = daemon_with(table);
+        assert!(args.alloc_enabled);
+        let expected = AllocationOptions {
+            interval: 1 << 20,
+            max_events: 7,
+            census_cpu_ppm: 5000,
+            class: ClassPlace::Off,
+        };
+        let options = options(&args.sampling, None, NativeOptions::default(), &BTreeSet::new());
+        assert_eq!(options.allocation, expected);
+        assert!(!daemon_with("[alloc]\nclass = 'label'\n").alloc_enabled);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use jvmprof_common::abi::{Counter, Event};
 use jvmprof_common::off_cpu::EndedThread;
 
 use super::Pipeline;
-use super::allocation::{AllocationCounts, AllocationProfiler};
+use super::allocation::{AllocationCounts, AllocationProfiler, ClassErrors};
 use super::jvm_totals::{JvmName, JvmTotals};
 use super::labels::TargetCounts;
 use super::off_cpu::{OffCpuCounts, OffCpuProfiler, TotalWaitTime};
@@ -171,6 +171,12 @@ impl Pipeline {
     /// [`thread_ends`](crate::sampler::SamplerOptions::thread_ends) is set.
     pub fn take_ended_threads(&mut self) -> Vec<EndedThread> {
         self.state.off_cpu.as_mut().map(OffCpuProfiler::take_ended_threads).unwrap_or_default()
+    }
+
+    /// Returns how well the classes of the last window with allocations are known; `None` where
+    /// allocation isn't profiled.
+    pub fn class_errors(&self) -> Option<&ClassErrors> {
+        self.state.followers.allocation.as_ref().map(AllocationProfiler::errors)
     }
 
     fn off_cpu_counts(&self) -> OffCpuCounts {

@@ -101,6 +101,17 @@ impl Sampler {
         self.order.drain(complete_ns, handle);
     }
 
+    /// Makes the events that wait for earlier ones urgent: see [`EventOrder::expedite`].
+    pub(super) fn expedite(&mut self) {
+        self.order.expedite();
+    }
+
+    /// Returns the time of the last urgent event that waits for earlier ones, `CLOCK_MONOTONIC`, if
+    /// one does.
+    pub(super) fn urgent_ns(&self) -> Option<u64> {
+        self.order.urgent_ns()
+    }
+
     /// Stops sampling, and calls `handle` with the remaining events.
     pub fn stop(&mut self, handle: &mut impl FnMut(KernelEvent)) {
         self.programs.detach();

@@ -246,17 +246,24 @@ impl ReaderState {
     fn run(&self, events: &Sender<Vec<KernelEvent>>, epoll: &RingEpoll) {
         let mut next_cpu_check = Instant::now() + CPU_CHECK_INTERVAL;
         let mut last_event = Instant::now();
+        let mut urgent_ns = None;
         while !self.stop.load(Ordering::Relaxed) {
             let is_quiet = last_event.elapsed() >= QUIET_AFTER;
             let limit = if is_quiet { QUIET_INTERVAL.max(self.interval) } else { self.interval };
-            let is_urgent = epoll.wait(limit);
-            if is_urgent {
+            let remaining = urgent_ns.map(|time_ns| until_complete(time_ns, monotonic_ns()));
+            let is_woken = epoll.wait(remaining.map_or(limit, |remaining| remaining.min(limit)));
+            let is_urgent = is_woken || remaining.is_some();
+            if is_woken {
                 // Only events whose records are certainly complete are delivered.
                 std::thread::sleep(RECORD_WRITE_DELAY + Duration::from_micros(200));
             }
             let mut sampler = self.sampler();
             let mut batch = Vec::new();
             sampler.poll(&mut |event| self.queue(event, &mut batch));
+            if is_woken {
+                sampler.expedite();
+            }
+            urgent_ns = sampler.urgent_ns();
             self.end_dropping(&mut batch);
             let has_happened = !batch.is_empty();
             if has_happened {
@@ -332,6 +339,13 @@ impl ReaderState {
     }
 }
 
+/// Returns how long it takes until the record of an event, and all of earlier ones, are certainly
+/// complete, in whole milliseconds: those of `epoll_wait`.
+fn until_complete(time_ns: u64, now_ns: u64) -> Duration {
+    let complete_ns = time_ns.saturating_add(RECORD_WRITE_DELAY.as_nanos() as u64);
+    Duration::from_millis(complete_ns.saturating_sub(now_ns).div_ceil(1_000_000))
+}
+
 /// Returns the memory of a queued event.
 fn bytes(event: &KernelEvent) -> usize {
     size_of::<KernelEvent>()
@@ -341,4 +355,25 @@ fn bytes(event: &KernelEvent) -> usize {
             KernelEventKind::Pause(pause) => size_of_val(&**pause),
             _ => 0,
         }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_for_an_event_ends_when_it_is_complete_and_not_before() {
+        for (time_ns, now_ns, milliseconds) in [
+            (10_000_000, 10_000_000, 2),
+            (10_000_000, 10_000_001, 2),
+            (10_000_000, 11_000_000, 1),
+            (10_000_000, 11_999_999, 1),
+            (10_000_000, 12_000_000, 0),
+            (10_000_000, 500_000_000, 0),
+        ] {
+            let until = until_complete(time_ns, now_ns);
+            assert_eq!(until, Duration::from_millis(milliseconds), "{now_ns}");
+            assert!(now_ns + until.as_nanos() as u64 >= time_ns + RECORD_WRITE_DELAY.as_nanos() as u64);
+        }
+    }
 }

@@ -206,6 +206,24 @@ fn the_class_can_be_a_label() {
     assert!(!locations.contains("byte[]") && locations.contains("Boxing.arrays"), "{locations}");
 }
 
+#[test]
+fn the_class_can_be_left_out() {
+    let _beside_others = beside_others();
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let (_, home) = jdks().pop().expect("there is one");
+    let (java, folded) = (home.join("bin/java"), dir.path().join("stacks.folded"));
+    let path = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
+    let (java, output, classes) = (path(&java), path(&folded), path(&classes));
+    let options = ["-d", "6s", "-e", "alloc", "--alloc-class", "off", "-o", &output, "--", &java];
+    let summary = record_json(&[&options[..], &["-cp", &classes, "Boxing", "1", "-1"]].concat());
+    assert_eq!(summary["allocation"]["classes"].as_array().map(Vec::len), Some(0), "{summary}");
+    assert!(row(&summary, "methods", "Boxing.arrays").is_some(), "{summary}");
+    let text = fs::read_to_string(&folded).expect("it is written");
+    assert!(text.lines().any(|line| line.contains(";Boxing.arrays ")), "it is a leaf: {text}");
+    assert!(!text.contains("byte[]"), "{text}");
+}
+
 /// Uprobes of this kernel, by their events.
 fn uprobes(pid: u32) -> usize {
     let maps = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process runs");

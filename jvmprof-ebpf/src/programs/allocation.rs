@@ -16,7 +16,7 @@ use jvmprof_common::{
     address::Avma,
     allocation::{
         ALLOCATION_WORDS, AllocatedTotals, AllocatingThread, AllocationRecord, AllocationTarget, CountedKey,
-        LARGE_OBJECT, ObjectTotals, TLAB_MAGIC, TlabRecord, exponential_distance, size_class,
+        LARGE_OBJECT, ObjectTotals, RandomDistance, TLAB_MAGIC, TlabRecord, size_class,
     },
 };
 
@@ -127,6 +127,12 @@ impl Allocation {
         self.tlab_bytes == 0
     }
 
+    /// Returns the object's bytes, if it is counted where it is the first of its buffer; else 0.
+    #[inline(always)]
+    const fn large_bytes(&self) -> u64 {
+        if self.object_bytes >= LARGE_OBJECT { self.object_bytes } else { 0 }
+    }
+
     #[inline(always)]
     fn allocated_bytes(&self) -> Option<u64> {
         user_memory::read_word(Avma(self.thread) + u64::from(self.target.allocated_bytes_offset))
@@ -191,11 +197,12 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
         // What a thread allocates first, or first after a collection, depends on where it was, and
         // not on how much of it there is. Where a thread fills buffers, these alone are draws.
         let is_drawn = used != 0 && (is_filled || state.has_filled == 0);
-        name_if_due(allocation, state, used, collections);
+        give_up(allocation, totals, state, used, collections);
         state.allocated = allocated;
         state.outside = 0;
         state.tlab_start = allocation.tlab_start;
         state.tlab_bytes = allocation.tlab_bytes;
+        state.large_first = allocation.large_bytes();
         state.collections = collections;
         state.has_filled = u64::from(is_filled);
         state.undrawn += used;
@@ -210,7 +217,7 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
             (drawn, _) => drawn,
         };
     }
-    let is_kept = is_due(&mut state.to_sample, weighed.bytes, allocation.target.interval);
+    let is_kept = state.to_sample.is_reached(weighed.bytes, allocation.target.interval, random);
     Some(if is_kept { weighed } else { Weighed::default() })
 }
 
@@ -227,7 +234,7 @@ fn end_thread(allocation: &Allocation) {
         if let Some(allocated) = allocated {
             let used = (allocated - state.allocated).saturating_sub(state.outside);
             add!(totals, inside, used);
-            name_if_due(allocation, state, used, allocation.collections());
+            give_up(allocation, totals, state, used, allocation.collections());
         } else {
             add!(totals, unfollowed_events, 1);
         }
@@ -235,15 +242,22 @@ fn end_thread(allocation: &Allocation) {
     let _ = ALLOCATING_THREADS.remove(allocation.tid);
 }
 
-/// Names the buffer that a thread gives up for a census, if chance says so and it may still be
-/// there.
+/// Names the buffer that a thread gives up for a census, if chance says so; counts its bytes if a
+/// collection has cut it. A large first object, which is counted already, has no part in either: a
+/// buffer with nothing else is never chosen.
 #[inline(always)]
-fn name_if_due(allocation: &Allocation, state: &mut AllocatingThread, used: u64, collections: u64) {
-    if allocation.target.census_interval != 0
-        && is_due(&mut state.to_census, used, allocation.target.census_interval)
-        && used <= state.tlab_bytes
-        && state.collections == collections
-    {
+fn give_up(
+    allocation: &Allocation,
+    totals: *mut AllocatedTotals,
+    state: &mut AllocatingThread,
+    used: u64,
+    collections: u64,
+) {
+    let uncounted = used.saturating_sub(state.large_first);
+    let interval = allocation.target.census_interval;
+    if used > state.tlab_bytes || state.collections != collections {
+        add!(totals, cut, uncounted);
+    } else if interval != 0 && state.to_census.is_reached(uncounted, interval, random) {
         name_tlab(allocation, state, used);
     }
 }
@@ -254,8 +268,8 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
     if !allocation.is_of_target() {
         return None;
     }
-    let first = new_thread(allocation, allocated);
-    let mut state = first;
+    let mut state = new_thread(allocation, allocated);
+    let before = allocated.saturating_sub(state.allocated);
     let weighed = if allocation.is_outside() {
         state.allocated = allocated;
         allocation.object_bytes
@@ -263,11 +277,11 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
         state.allocated = allocated;
         state.tlab_start = allocation.tlab_start;
         state.tlab_bytes = allocation.tlab_bytes;
+        state.large_first = allocation.large_bytes();
         state.collections = allocation.collections();
         allocation.tlab_bytes
     };
-    let is_kept = is_due(&mut state.to_sample, weighed, allocation.target.interval);
-    let before = allocated.saturating_sub(first.allocated);
+    let is_kept = state.to_sample.is_reached(weighed, allocation.target.interval, random);
     // `allocated` has an object outside already: what was before it is in no event.
     let inside = before.saturating_sub(if allocation.is_outside() { allocation.object_bytes } else { 0 });
     state.undrawn = inside;
@@ -277,6 +291,7 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
         return None;
     }
     add!(totals, inside, inside);
+    add!(totals, cut, inside);
     if allocation.is_outside() {
         add_outside(allocation, totals);
     } else {
@@ -294,28 +309,17 @@ fn new_thread(allocation: &Allocation, allocated: u64) -> AllocatingThread {
         thread: allocation.thread,
         start_ns: allocation.target.start_ns,
         allocated: if is_whole { 0 } else { allocated },
-        to_sample: distance(allocation.target.interval),
-        to_census: distance(allocation.target.census_interval),
+        to_sample: RandomDistance::draw(allocation.target.interval, random()),
+        to_census: RandomDistance::draw(allocation.target.census_interval, random()),
         ..AllocatingThread::default()
     }
 }
 
-/// Moves on by some bytes; returns true, and draws a new distance, if the next one lies within.
-/// What an exponential distribution leaves of a distance doesn't depend on what has passed.
+/// Returns a uniformly distributed number.
 #[inline(always)]
-fn is_due(left: &mut u64, bytes: u64, interval: u64) -> bool {
-    if *left > bytes {
-        *left -= bytes;
-        return false;
-    }
-    *left = distance(interval);
-    true
-}
-
-#[inline(always)]
-fn distance(interval: u64) -> u64 {
+fn random() -> u32 {
     // SAFETY: the helper has no preconditions.
-    exponential_distance(unsafe { bpf_get_prandom_u32() }, interval)
+    unsafe { bpf_get_prandom_u32() }
 }
 
 #[inline(always)]
@@ -329,6 +333,7 @@ fn name_tlab(allocation: &Allocation, state: &AllocatingThread, used: u64) {
         tid: allocation.tid,
         start: state.tlab_start,
         used,
+        large_first: state.large_first,
         collections: state.collections,
         interval: allocation.target.census_interval,
     };
@@ -392,7 +397,7 @@ fn add_outside(allocation: &Allocation, totals: *mut AllocatedTotals) {
 /// The same for the first object of a buffer, if it is large.
 #[inline(always)]
 fn add_first(allocation: &Allocation, totals: *mut AllocatedTotals) {
-    if allocation.object_bytes >= LARGE_OBJECT {
+    if allocation.large_bytes() != 0 {
         add!(totals, large_first, allocation.object_bytes);
         add_to_class(allocation, totals, 1);
     }

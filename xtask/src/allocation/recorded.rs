@@ -22,6 +22,8 @@ pub(super) struct Recorded {
     pub(super) effective_events: u64,
     pub(super) censuses: u64,
     losses: BTreeMap<String, u64>,
+    /// What the recording says of the classes with most bytes.
+    classes: BTreeMap<String, ClassRow>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -35,10 +37,15 @@ struct AllocationSummary {
     events: u64,
     effective_events: u64,
     censuses: u64,
+    classes: Vec<ClassRow>,
 }
 
-/// Bytes of a buffer, about: what a census counts.
-const TLAB_BYTES: f64 = 512.0 * 1024.0;
+#[derive(Debug, Deserialize)]
+struct ClassRow {
+    name: String,
+    counted_bytes: u64,
+    error_percent: Option<f64>,
+}
 
 impl Recorded {
     /// Reads the folded stacks of a recording, and its summary.
@@ -46,16 +53,29 @@ impl Recorded {
     /// # Errors
     /// One of them can't be read.
     pub(super) fn read(folded: &Path, json: &str) -> anyhow::Result<Self> {
-        let text = files::read_text(folded)?;
+        Self::parse(&files::read_text(folded)?, json)
+    }
+
+    /// The same of their texts.
+    ///
+    /// # Errors
+    /// One of them can't be understood.
+    pub(super) fn parse(folded: &str, json: &str) -> anyhow::Result<Self> {
         let summary: Summary = serde_json::from_str(json).with_context(|| format!("reading {json:?}"))?;
         let mut recorded = Self {
             events: summary.allocation.events,
             effective_events: summary.allocation.effective_events,
             censuses: summary.allocation.censuses,
             losses: summary.losses,
+            classes: summary
+                .allocation
+                .classes
+                .into_iter()
+                .map(|row| (oracle_name(&row.name), row))
+                .collect(),
             ..Self::default()
         };
-        recorded.add_folded(&text)?;
+        recorded.add_folded(folded)?;
         Ok(recorded)
     }
 
@@ -74,12 +94,7 @@ impl Recorded {
 
     fn add(&mut self, stack: &str, bytes: u64) {
         let mut frames = stack.rsplit(';');
-        // A lambda's class is named by the class whose method makes it.
-        let mut class = frames.next().unwrap_or_default().replace("Allocations$Worker$$", "Allocations$$");
-        // What other profilers add to it is another number in each run.
-        if let Some(at) = class.find(LAMBDA) {
-            class.truncate(at + LAMBDA.len());
-        }
+        let class = oracle_name(frames.next().unwrap_or_default());
         let path = frames.find_map(|frame| frame.strip_prefix(WORKER)).unwrap_or_default();
         // Whose class no stack is known of is of no path.
         *self.by_path.entry((class, path.to_owned())).or_default() += bytes;
@@ -99,9 +114,25 @@ impl Recorded {
         self.effective_events as f64 * share
     }
 
-    /// The part of all objects that the censuses have counted, about.
-    pub(super) fn counted_share(&self, bytes: u64) -> f64 {
-        (self.censuses as f64 * TLAB_BYTES / bytes.max(1) as f64).min(1.0)
+    /// The standard error that the recording states of a class, relative to its bytes.
+    pub(super) fn deviation(&self, class: &str) -> Option<f64> {
+        self.classes.get(class)?.error_percent.map(|percent| percent / 100.0)
+    }
+
+    /// Bytes of a class whose objects were each an event, if the recording says them.
+    pub(super) fn counted_bytes(&self, class: &str) -> Option<u64> {
+        self.classes.get(class).map(|row| row.counted_bytes)
+    }
+
+    /// Classes that methods of the oracle allocate, and that it doesn't count.
+    pub(super) fn unexpected(&self, expected: &[(String, u64, u64)]) -> BTreeMap<&str, u64> {
+        let mut found = BTreeMap::new();
+        for ((class, path), bytes) in &self.by_path {
+            if !path.is_empty() && !expected.iter().any(|(name, ..)| name == class) {
+                *found.entry(class.as_str()).or_default() += bytes;
+            }
+        }
+        found
     }
 
     pub(super) fn losses_text(&self) -> String {
@@ -110,5 +141,41 @@ impl Recorded {
             .iter()
             .filter(|(name, _)| name.starts_with("allocation") || name.starts_with("trunc"));
         all.map(|(name, count)| format!(", {count} {name}")).collect()
+    }
+}
+
+/// Returns the name that the oracle has for a class: a lambda's is named by the class whose method
+/// makes it, and what other profilers add to it is another number in each run.
+fn oracle_name(class: &str) -> String {
+    let mut name = class.replace("Allocations$Worker$$", "Allocations$$");
+    if let Some(at) = name.find(LAMBDA) {
+        name.truncate(at + LAMBDA.len());
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_have_the_oracles_names_and_what_the_recording_says_of_them() {
+        let json = r#"{"losses": {}, "allocation": {"events": 1, "effective_events": 1, "censuses": 2,
+            "classes": [{"name": "Allocations$Worker$$Lambda/0x123", "counted_bytes": 5, "error_percent": 1.5},
+                {"name": "byte[]", "counted_bytes": 7}]}}"#;
+        let folded = "a;Allocations$Worker.lambda;Allocations$Worker$$Lambda/0x123 40\nbyte[] 2\n\
+            a;Allocations$Worker.scalarReplaced;Allocations$Escaped 24\n";
+        let recorded = Recorded::parse(folded, json).unwrap();
+        let lambda = "Allocations$$Lambda";
+        assert_eq!((recorded.class(lambda), recorded.path(lambda, "lambda")), (40, 40));
+        assert_eq!((recorded.deviation(lambda), recorded.counted_bytes(lambda)), (Some(0.015), Some(5)));
+        assert_eq!((recorded.deviation("byte[]"), recorded.counted_bytes("byte[]")), (None, Some(7)));
+        assert_eq!((recorded.deviation("int[]"), recorded.counted_bytes("int[]")), (None, None));
+        let unexpected = recorded.unexpected(&[(lambda.to_owned(), 40, 1)]);
+        assert_eq!(
+            unexpected,
+            BTreeMap::from([("Allocations$Escaped", 24)]),
+            "the JVM's own aren't the oracle's"
+        );
     }
 }

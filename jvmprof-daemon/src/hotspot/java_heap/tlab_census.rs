@@ -14,8 +14,14 @@ use super::klass::{JavaClass, KlassReader, ObjectShape};
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::types::{Avma, FastHasher};
 
-/// Bytes of a buffer, at most.
-const MAX_BYTES: u64 = 64 << 20;
+/// Bytes of a buffer, at most: those of the longest `int[]` (openjdk gc/shared/collectedHeap.cpp,
+/// `max_tlab_size`), since it must be possible to fill it with one. Collectors with regions have
+/// less; Parallel and Serial have a fiftieth of their young generation for each thread.
+const MAX_BYTES: u64 = 8 << 30;
+/// Work of a census, at most, in objects that are counted; a read is so many. 64 MiB of the
+/// smallest objects are within it, and so are 8 GiB of such of 128 KiB: a tenth of a second.
+const MAX_WORK: u64 = 5 << 20;
+const READ_WORK: u64 = 64;
 /// Bytes that are read at a time: few where objects are large, since only their begins are needed.
 const FIRST_PIECE: usize = 1024;
 const LARGEST_PIECE: usize = 32 << 10;
@@ -39,7 +45,7 @@ pub enum CensusError {
     WrongEnd,
     /// A collection has begun, which may have moved objects or used the memory again.
     Collected,
-    /// It is larger than any buffer, or has objects of too many classes.
+    /// It has too many objects, or objects of too many classes, or is larger than any buffer.
     TooLarge,
 }
 
@@ -149,9 +155,12 @@ impl TlabCensus {
         counter: &mut ObjectCounter<'_, M>,
     ) -> Result<u64, CensusError> {
         let (mut at, mut piece_start, mut piece) = (0_u64, 0_u64, FIRST_PIECE);
-        let mut first_bytes = 0;
+        let (mut first_bytes, mut work) = (0, 0);
         self.buffer.clear();
         while at < used {
+            if work > MAX_WORK {
+                return Err(CensusError::TooLarge);
+            }
             let offset = (at - piece_start) as usize;
             let Some(header) = self.buffer.get(offset..offset + HEADER) else {
                 // The last object may be shorter than what says what an object can be.
@@ -160,6 +169,7 @@ impl TlabCensus {
                 piece = if is_next { (piece * 2).min(LARGEST_PIECE) } else { FIRST_PIECE };
                 self.buffer.clear();
                 self.buffer.resize(piece.min(rest), 0);
+                work += READ_WORK;
                 if !counter.memory.read_into(Avma(start.0 + at), &mut self.buffer) {
                     return Err(CensusError::Unreadable);
                 }
@@ -170,6 +180,7 @@ impl TlabCensus {
                 continue;
             };
             let header: &[u8; HEADER] = header.try_into().map_err(|_| CensusError::Unreadable)?;
+            work += 1;
             let bytes = counter.object(start.0 + at, header)?;
             if at == 0 {
                 first_bytes = bytes;

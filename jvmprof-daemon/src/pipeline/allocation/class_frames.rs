@@ -96,3 +96,33 @@ fn apply(place: ClassPlace, class: &PlacedClass, stack: NamedStack) -> NamedStac
         ClassPlace::Off => stack,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_the_leaf_or_a_label_or_nowhere() {
+        let class = JavaClass::named("byte[]");
+        for (place, leaf, label) in [
+            (ClassPlace::Leaf, Some("byte[]"), None),
+            (ClassPlace::Label, None, Some("byte[]")),
+            (ClassPlace::Off, None, None),
+        ] {
+            let stack = || {
+                let frames = Arc::from([marker("Boxing.arrays")]);
+                NamedStack { frames, labels: SampleLabels::default(), pending: false }
+            };
+            let mut classes = ClassFrames::new(place);
+            let known = classes.place(Some(&class), stack());
+            for placed in [classes.place_named(&class.name, stack()), known] {
+                let names = placed.frames.iter().map(|frame| &*frame.lines[0].name);
+                assert!(names.eq(leaf.into_iter().chain(["Boxing.arrays"])), "{place:?}: {placed:?}");
+                let labels = placed.labels.iter().map(|label| (&*label.name, &*label.value));
+                assert!(labels.eq(label.map(|class| (CLASS_LABEL, class))), "{place:?}: {placed:?}");
+            }
+            let unknown = classes.place(None, stack());
+            assert_eq!(unknown.frames.len(), if leaf.is_some() { 2 } else { 1 }, "{place:?}");
+        }
+    }
+}

@@ -4,15 +4,19 @@
 //! has is known from the censuses or counted by the kernel program; the events that were kept only
 //! say how that is spread over stacks.
 
+mod census;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jvmprof_common::allocation::{AllocationRecord, CountedKey, LARGE_OBJECT, TlabRecord, size_class};
+use jvmprof_common::allocation::{AllocationRecord, CountedKey, LARGE_OBJECT, size_class};
 
-use crate::hotspot::java_heap::{ObjectCount, TlabObjects};
+use super::class_errors::ClassError;
 use crate::process::ProcessKey;
 use crate::profile::aggregate::SampleWeight;
 use crate::types::FastHasher;
+use census::CensusErrors;
+pub(super) use census::{CensusSums, WindowCensus};
 
 /// Objects that are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,11 +51,15 @@ struct StratumSums {
     /// What they would stand for if nothing else were known.
     naive_bytes: f64,
     naive_objects: f64,
+    /// How many of them were draws.
+    draws: u32,
     /// What is known otherwise: by censuses, and of objects that are each an event.
     objects: f64,
     bytes: f64,
     counted_objects: f64,
     counted_bytes: f64,
+    /// True if `bytes` are by kept events, for want of a census.
+    is_naive: bool,
     /// Shares that have been given out: of the weights, and of the results.
     given: [u64; 4],
 }
@@ -61,6 +69,9 @@ struct StratumSums {
 pub(super) struct StratumTable {
     numbers: HashMap<Stratum, u32>,
     strata: Vec<Stratum>,
+    /// The number of the class of each.
+    classes: Vec<u32>,
+    class_numbers: HashMap<Option<Arc<str>>, u32>,
     sums: HashMap<(ProcessKey, u32), StratumSums, FastHasher>,
 }
 
@@ -69,27 +80,11 @@ pub(super) struct StratumTable {
 pub(super) struct WindowTotals {
     pub(super) inside: u64,
     pub(super) outside: u64,
+    /// Those inside that no census can have counted.
+    pub(super) cut: u64,
     /// Bytes of objects that were to be counted by class, and could not be.
     pub(super) unclassified: u64,
     pub(super) unfollowed_events: u64,
-}
-
-/// What the censuses of a process have counted: objects and bytes by stratum, each buffer divided
-/// by the probability with which it was chosen.
-#[derive(Debug, Default)]
-pub(super) struct CensusSums {
-    by_stratum: HashMap<u32, (f64, f64), FastHasher>,
-    bytes: f64,
-}
-
-/// The censuses of a window. What a program allocates changes with time: each stretch of time has
-/// the weight of the bytes that were allocated in it.
-#[derive(Debug, Default)]
-pub(super) struct WindowCensus {
-    window: CensusSums,
-    /// The stretch of time that is under way: its censuses, and the bytes of all buffers.
-    stretch: CensusSums,
-    stretch_bytes: u64,
 }
 
 /// What [`StratumTable::estimate`] finds beside the sums of the strata.
@@ -98,25 +93,42 @@ pub(super) struct Estimate {
     pub(super) bytes_without_census: u64,
     /// Classes of which no event was kept.
     pub(super) without_stack: Vec<(Arc<str>, SampleWeight)>,
+    /// How well the classes are known.
+    pub(super) errors: Vec<(Arc<str>, ClassError)>,
 }
 
 /// Strata with a class of their own in a window, at most; the objects of further ones have none.
 const MAX_STRATA: usize = 65_536;
+/// Draws of a stratum, and its objects that they lead to expect in censuses, from which on it is
+/// taken for one that censuses can't see if none has it: else chance would have to be less than
+/// e^-20.
+const BLIND_DRAWS: u32 = 8;
+const BLIND_OBJECTS: f64 = 20.0;
 /// Weights of objects are counted in these parts.
 const UNIT: f64 = 65_536.0;
 
 /// Scales the strata so that they add up to `total` bytes. Those that the kernel program counted
-/// stay exact; the others share the rest in proportion to the censuses. One that no census has
-/// seen, as may be with rare objects, counts by its events.
-fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) {
+/// stay exact; the others share the rest in proportion to the censuses, which have read `read`
+/// bytes; `None`: there are none. Returns the factor of the censuses.
+///
+/// One that no census has seen has nothing, since those that were seen by chance have as much too
+/// much: with its events in their place it would have `1 + e^-m` times its bytes, of `m` objects
+/// that are expected in censuses. Only where it can't be chance, and without any census, it counts
+/// by its events.
+fn scale_to_total(strata: &mut [&mut StratumSums], total: f64, read: Option<f64>) -> f64 {
     let counted: f64 = strata.iter().map(|sums| sums.counted_bytes).sum();
     let rest = (total - counted).max(0.0);
     let naive: f64 = strata.iter().map(|sums| sums.naive_bytes).sum();
     let naive_scale = if naive > 0.0 { rest / naive } else { 0.0 };
+    let is_blind = |sums: &StratumSums| {
+        let expected = |read: f64| sums.naive_objects * naive_scale * read / rest.max(1.0);
+        read.is_none_or(|read| sums.draws >= BLIND_DRAWS && expected(read) >= BLIND_OBJECTS)
+    };
     for sums in strata.iter_mut() {
-        if sums.bytes <= 0.0 && sums.counted_bytes <= 0.0 {
+        if sums.bytes <= 0.0 && sums.counted_bytes <= 0.0 && is_blind(sums) {
             sums.bytes = sums.naive_bytes * naive_scale;
             sums.objects = sums.naive_objects * naive_scale;
+            sums.is_naive = sums.bytes > 0.0;
         }
     }
     let uncounted: f64 = strata.iter().map(|sums| sums.bytes).sum();
@@ -127,6 +139,44 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64) {
         sums.bytes = sums.bytes * scale + sums.counted_bytes * counted_scale;
         sums.objects = sums.objects * scale + sums.counted_objects * counted_scale;
     }
+    scale
+}
+
+/// What makes up the bytes of a class.
+#[derive(Clone, Copy, Debug, Default)]
+struct ClassBytes {
+    counted: f64,
+    by_censuses: f64,
+    by_events: f64,
+}
+
+/// Returns how well each class is known. `scale`: what the censuses have was multiplied by.
+fn class_errors(
+    own: &[(u32, &mut StratumSums)],
+    strata: &[Stratum],
+    classes: &[u32],
+    errors: &CensusErrors,
+    scale: f64,
+) -> Vec<(Arc<str>, ClassError)> {
+    let mut by_class: HashMap<u32, (&Arc<str>, ClassBytes), FastHasher> = HashMap::default();
+    for (stratum, sums) in own {
+        let (Stratum { class, .. }, number) = (&strata[*stratum as usize], classes[*stratum as usize]);
+        let Some(class) = class else { continue };
+        let (_, bytes) = by_class.entry(number).or_insert((class, ClassBytes::default()));
+        bytes.counted += sums.counted_bytes;
+        let estimated = (sums.bytes - sums.counted_bytes).max(0.0);
+        *(if sums.is_naive { &mut bytes.by_events } else { &mut bytes.by_censuses }) += estimated;
+    }
+    let error = |(number, (class, bytes)): (u32, (&Arc<str>, ClassBytes))| {
+        let of_census = errors.variance(number).map(|variance| variance * scale * scale);
+        let variance = match bytes {
+            ClassBytes { by_events, .. } if by_events > 0.0 => None,
+            ClassBytes { by_censuses, .. } if by_censuses > 0.0 => of_census,
+            ClassBytes { counted, .. } => (counted > 0.0).then_some(0.0),
+        };
+        (Arc::clone(class), ClassError { counted_bytes: bytes.counted, variance })
+    };
+    by_class.into_iter().map(error).collect()
 }
 
 /// Adds large objects inside buffers, of which no event was kept, to those of the same class and
@@ -155,65 +205,12 @@ fn add_to_events(own: &mut [(u32, &mut StratumSums)], strata: &[Stratum], number
 }
 
 /// Returns the probability that a stretch of so many bytes has one of the random points whose
-/// distances have this mean.
+/// distances have this mean: above zero, since no stretch is chosen that has no byte.
 fn probability(bytes: u64, interval: u64) -> f64 {
     if interval == 0 {
         return 1.0;
     }
-    -f64::exp_m1(-(bytes as f64) / interval as f64)
-}
-
-impl WindowCensus {
-    /// Takes in a census.
-    pub(super) fn add(&mut self, tlab: &TlabRecord, found: &TlabObjects, strata: &mut StratumTable) {
-        self.stretch.add(tlab, found, strata);
-    }
-
-    /// Ends a stretch of time in which buffers with so many bytes were given up. Without a census
-    /// it becomes a part of the next one.
-    pub(super) fn end_stretch(&mut self, bytes: u64) {
-        self.stretch_bytes += bytes;
-        let CensusSums { by_stratum, bytes: counted } = std::mem::take(&mut self.stretch);
-        if counted <= 0.0 {
-            return;
-        }
-        let scale = std::mem::take(&mut self.stretch_bytes) as f64 / counted;
-        for (stratum, (objects, bytes)) in by_stratum {
-            let sums = self.window.by_stratum.entry(stratum).or_default();
-            sums.0 += scale * objects;
-            sums.1 += scale * bytes;
-        }
-    }
-
-    /// Ends the window.
-    pub(super) fn take(&mut self) -> CensusSums {
-        std::mem::take(self).window
-    }
-}
-
-impl CensusSums {
-    fn add(&mut self, tlab: &TlabRecord, found: &TlabObjects, strata: &mut StratumTable) {
-        let weight = 1.0 / probability(tlab.used, tlab.interval).max(1e-9);
-        // A large first object is counted by the kernel program.
-        let first = found.first.as_ref().filter(|first| first.bytes >= LARGE_OBJECT);
-        self.bytes += weight * (tlab.used - first.map_or(0, |first| first.bytes)) as f64;
-        for count in &found.counts {
-            let is_of_first = |first: &&ObjectCount| {
-                Arc::ptr_eq(&first.class, &count.class) && first.size_class == count.size_class
-            };
-            let (less_objects, less_bytes) =
-                first.filter(is_of_first).map_or((0, 0), |first| (first.objects, first.bytes));
-            let (objects, bytes) = (count.objects - less_objects, count.bytes - less_bytes);
-            if objects == 0 {
-                continue;
-            }
-            let class = Some(Arc::clone(&count.class.name));
-            let stratum = Stratum { class, size_class: count.size_class, placement: Placement::Inside };
-            let sums = self.by_stratum.entry(strata.number(stratum)).or_default();
-            sums.0 += weight * objects as f64;
-            sums.1 += weight * bytes as f64;
-        }
-    }
+    -f64::exp_m1(-(bytes.max(1) as f64) / interval as f64)
 }
 
 impl StratumTable {
@@ -221,6 +218,8 @@ impl StratumTable {
     pub(super) fn clear(&mut self) {
         self.numbers.clear();
         self.strata.clear();
+        self.classes.clear();
+        self.class_numbers.clear();
         self.sums.clear();
     }
 
@@ -232,9 +231,16 @@ impl StratumTable {
             return *number;
         }
         let number = self.strata.len() as u32;
+        let next_class = self.class_numbers.len() as u32;
+        self.classes.push(*self.class_numbers.entry(stratum.class.clone()).or_insert(next_class));
         self.strata.push(stratum.clone());
         self.numbers.insert(stratum, number);
         number
+    }
+
+    /// Returns the number of a stratum's class.
+    fn class_of(&self, stratum: u32) -> u32 {
+        self.classes[stratum as usize]
     }
 
     /// Returns what an event counts for.
@@ -265,7 +271,7 @@ impl StratumTable {
         let object_bytes = record.object_bytes.max(1);
         let stratum =
             self.number(Stratum { class: class.cloned(), size_class: size_class(object_bytes), placement });
-        let times = 1.0 / probability(record.weighed_bytes, record.interval).max(1e-9);
+        let times = 1.0 / probability(record.weighed_bytes, record.interval);
         // The object at which a buffer ended is drawn from the buffer's bytes, and stands for them;
         // any other event is an object by itself.
         let bytes = match (placement, record.drawn_bytes) {
@@ -286,6 +292,7 @@ impl StratumTable {
         if placement != Placement::LargeFirst {
             sums.naive_bytes += value;
             sums.naive_objects += count;
+            sums.draws += u32::from(record.drawn_bytes != 0);
         }
         weight
     }
@@ -350,7 +357,8 @@ impl StratumTable {
             .map(|((_, stratum), sums)| (*stratum, sums))
             .collect();
         own.sort_by_key(|(stratum, _)| *stratum);
-        for is_outside in [false, true] {
+        let mut scale_inside = 0.0;
+        for is_outside in [true, false] {
             let total = if is_outside { totals.outside } else { totals.inside } as f64;
             let mut of_kind: Vec<&mut StratumSums> = own
                 .iter_mut()
@@ -359,13 +367,13 @@ impl StratumTable {
                 })
                 .map(|(_, sums)| &mut **sums)
                 .collect();
-            scale_to_total(&mut of_kind, total);
+            let read = (has_census && !is_outside).then_some(census.errors.read);
+            scale_inside = scale_to_total(&mut of_kind, total, read);
         }
+        let errors = class_errors(&own, strata, &self.classes, &census.errors, scale_inside);
         add_to_events(&mut own, strata, &self.numbers);
-        let mut estimate = Estimate::default();
-        if !has_census {
-            estimate.bytes_without_census = totals.inside;
-        }
+        let mut estimate = Estimate { errors, ..Estimate::default() };
+        estimate.bytes_without_census = if has_census { totals.cut } else { totals.inside };
         for (stratum, sums) in own {
             if sums.value_weight == 0 && sums.bytes >= 1.0 {
                 let weight = SampleWeight { stratum, events: 0, count: 1, value: 1 };

@@ -35,9 +35,10 @@ pub(super) struct FollowedJvm {
     counted_classes: HashMap<CountedKey, Arc<JavaClass>>,
     /// What this window's censuses have counted.
     census: WindowCensus,
-    /// Bytes of buffers that were given up before the stretch of time that is under way, without
-    /// large first objects.
+    /// Bytes of buffers that were given up, without large first objects, as its censuses know them.
     inside_before: u64,
+    /// Those of them since the pace was adjusted.
+    given_up: u64,
     /// Events that were kept since the pace was adjusted.
     kept: u32,
 }
@@ -140,16 +141,23 @@ impl FollowedJvm {
         Ok(())
     }
 
-    /// Ends a stretch of time of its censuses.
-    pub(super) fn end_stretch(&mut self, maps: &AllocationMaps) {
+    /// Adds the bytes of buffers that were given up since the last call to its censuses.
+    pub(super) fn add_given_up(&mut self, maps: &AllocationMaps) {
         let uncounted = |totals: AllocatedTotals| totals.inside.saturating_sub(totals.large_first);
         let inside = maps.totals(self.pid).map_or(self.inside_before, uncounted);
-        self.census.end_stretch(inside.saturating_sub(self.inside_before));
-        self.inside_before = inside;
+        let given_up = inside.saturating_sub(std::mem::replace(&mut self.inside_before, inside));
+        self.census.add_given_up(given_up);
+        self.given_up += given_up;
+    }
+
+    /// Returns these bytes since the last call, if its buffers can be counted.
+    pub(super) fn take_given_up(&mut self) -> u64 {
+        let given_up = std::mem::take(&mut self.given_up);
+        if self.census_interval == 0 { 0 } else { given_up }
     }
 
     pub(super) fn take_census(&mut self, maps: &AllocationMaps) -> CensusSums {
-        self.end_stretch(maps);
+        self.add_given_up(maps);
         self.census.take()
     }
 
@@ -188,6 +196,7 @@ impl FollowedJvm {
         WindowTotals {
             inside: now.inside.saturating_sub(before.inside),
             outside: now.outside.saturating_sub(before.outside),
+            cut: now.cut.saturating_sub(before.cut),
             unclassified: now.unclassified.saturating_sub(before.unclassified),
             unfollowed_events: now.unfollowed_events.saturating_sub(before.unfollowed_events),
         }

@@ -5,12 +5,14 @@
 //! |---|---|
 //! | `followed_jvm` | one JVM: its classes, censuses and totals |
 //! | `class_frames` | where the class of an object stands in its stack |
+//! | `class_errors` | how well the bytes of each class are known |
 //! | `estimate` | from kept events and censuses to objects and bytes by stack |
 //! | `probed_files` | uprobes in each libjvm, for as long as a JVM that maps it is followed |
 //! | `pace` | how often events are kept and buffers counted |
 //!
 //! `docs/allocation.md` explains why the estimate is right.
 
+mod class_errors;
 mod class_frames;
 mod estimate;
 mod followed_jvm;
@@ -31,6 +33,7 @@ use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::{Frame, SampleLabels};
 use crate::sampler::{AllocationFunctions, AllocationMaps, BackgroundSampler, ProbedFunctions};
+pub use class_errors::{ClassError, ClassErrors};
 use class_frames::{ClassFrames, marker};
 use estimate::StratumTable;
 use followed_jvm::FollowedJvm;
@@ -98,7 +101,8 @@ pub struct AllocationCounts {
     pub bytes: u64,
     /// Those of them that are in no total by class, since there were too many classes.
     pub unclassified_bytes: u64,
-    /// Those of them whose classes are estimated without any census.
+    /// Those of them whose classes are estimated by those of other buffers, since a collection cut
+    /// theirs, or by events, since there was no census.
     pub bytes_without_census: u64,
 }
 
@@ -122,6 +126,9 @@ pub(super) struct AllocationProfiler {
     strata: StratumTable,
     /// What was counted in this window of classes without any stack.
     without_stack: Vec<WithoutStack>,
+    /// How well classes are known, of JVMs whose window has ended, and of the last whole window.
+    open_errors: ClassErrors,
+    errors: ClassErrors,
     classes: ClassFrames,
     not_sampled: Arc<Frame>,
     pace: Pace,
@@ -154,6 +161,8 @@ impl AllocationProfiler {
             by_pid: HashMap::new(),
             strata: StratumTable::default(),
             without_stack: Vec::new(),
+            open_errors: ClassErrors::default(),
+            errors: ClassErrors::default(),
             classes: ClassFrames::new(options.class),
             not_sampled: marker("[no allocation site sampled]"),
             pace: Pace::new(&options),
@@ -168,6 +177,11 @@ impl AllocationProfiler {
 
     pub(super) fn counts(&self) -> AllocationCounts {
         self.counts.clone()
+    }
+
+    /// Returns how well the classes of the last window are known.
+    pub(super) const fn errors(&self) -> &ClassErrors {
+        &self.errors
     }
 
     /// Returns true if a JVM is followed, or it is known that it can't be.
@@ -241,12 +255,17 @@ impl AllocationProfiler {
                 *self.counts.unseen_jvms.entry(REFUSED).or_default() += 1;
             }
         }
-        if self.pace.is_due(Instant::now()) {
+        if let Some(elapsed) = self.pace.due(Instant::now()) {
             let counted = self.maps.counted().collect::<Vec<_>>();
             self.pace.divide(self.jvms.values().map(FollowedJvm::kept), &self.options);
+            let mut given_up = 0;
             for jvm in self.jvms.values_mut() {
                 jvm.read_counted_classes(&counted);
-                jvm.end_stretch(&self.maps);
+                jvm.add_given_up(&self.maps);
+                given_up += jvm.take_given_up();
+            }
+            self.pace.adjust_census(elapsed, given_up);
+            for jvm in self.jvms.values_mut() {
                 jvm.adjust(&mut self.maps, &self.pace, &self.options);
             }
         }
@@ -286,7 +305,7 @@ impl AllocationProfiler {
         }
         let took = thread_cpu_time().saturating_sub(began);
         tracing::trace!(?took, used = tlab.used, "a census");
-        self.pace.charge(took);
+        self.pace.charge(took, tlab.used.saturating_sub(tlab.large_first));
     }
 
     /// Counts buffers that were chosen and are not counted, since the profile has ended.
@@ -320,6 +339,7 @@ impl AllocationProfiler {
     pub(super) fn end_window(&mut self) -> Vec<WithoutStack> {
         let keys: Vec<ProcessKey> = self.jvms.keys().copied().collect();
         keys.into_iter().for_each(|key| self.close(key));
+        self.errors = std::mem::take(&mut self.open_errors);
         std::mem::take(&mut self.without_stack)
     }
 
@@ -333,6 +353,9 @@ impl AllocationProfiler {
         self.counts.unclassified_bytes += totals.unclassified;
         let estimated = self.strata.estimate(key, &totals, jvm.take_census(&self.maps));
         self.counts.bytes_without_census += estimated.bytes_without_census;
+        for (class, error) in estimated.errors {
+            self.open_errors.add(class, error);
+        }
         for (name, weight) in estimated.without_stack {
             let frames = Arc::from([Arc::clone(&self.not_sampled)]);
             let stack = NamedStack { frames, labels: SampleLabels::default(), pending: false };

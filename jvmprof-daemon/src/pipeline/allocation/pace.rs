@@ -19,6 +19,15 @@ const MOST: u64 = 1 << 38;
 const JVMS_AT_LIMIT: u32 = 4;
 /// Times their share that censuses may take until the next adjustment.
 const BURST: f64 = 4.0;
+/// What is left of the weight of earlier censuses in the mean cost of one, and of the earlier rate
+/// of allocation in its mean, at each adjustment.
+const KEPT_COST: f64 = 0.8;
+const KEPT_RATE: f64 = 0.75;
+/// Time in which censuses make good what they took beyond their share, seconds, the least part of
+/// it that they have until then, and the most that they make good.
+const REPAYMENT: f64 = 5.0;
+const LEAST_PART: f64 = 0.25;
+const MOST_DEBT: f64 = 1.0;
 
 /// The distances that are in use.
 #[derive(Debug)]
@@ -30,8 +39,22 @@ pub(super) struct Pace {
     busy_jvms: u32,
     /// The share of one CPU that censuses may take.
     census_share: f64,
-    /// What they have taken since the last adjustment.
-    spent: Duration,
+    /// Censuses since the last adjustment, and earlier ones, which fade.
+    turn: CensusCost,
+    earlier: CensusCost,
+    /// Bytes that all JVMs allocate in buffers, a second: what they were, or more.
+    rate: f64,
+    /// Seconds that censuses have taken beyond their share.
+    debt: f64,
+}
+
+/// The cost of some censuses.
+#[derive(Clone, Copy, Debug, Default)]
+struct CensusCost {
+    censuses: f64,
+    seconds: f64,
+    /// Bytes of the buffers.
+    bytes: f64,
 }
 
 impl Pace {
@@ -42,7 +65,10 @@ impl Pace {
             busy_jvms: 0,
             census_interval: if options.census_cpu_ppm == 0 { 0 } else { FIRST_CENSUS },
             census_share: f64::from(options.census_cpu_ppm) / 1e6,
-            spent: Duration::ZERO,
+            turn: CensusCost::default(),
+            earlier: CensusCost::default(),
+            rate: 0.0,
+            debt: 0.0,
         }
     }
 
@@ -56,31 +82,53 @@ impl Pace {
         self.census_interval
     }
 
-    /// A census took so long.
-    pub(super) fn charge(&mut self, took: Duration) {
-        self.spent += took;
+    /// A census of a buffer of so many bytes took so long.
+    pub(super) fn charge(&mut self, took: Duration, bytes: u64) {
+        self.turn.censuses += 1.0;
+        self.turn.seconds += took.as_secs_f64();
+        self.turn.bytes += bytes as f64;
     }
 
     /// Returns true if no more can be counted until the next adjustment.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.spent.as_secs_f64() > BURST * self.census_share * INTERVAL.as_secs_f64()
+        self.turn.seconds > BURST * self.census_share * INTERVAL.as_secs_f64()
     }
 
-    /// Returns true if it is time to adjust, and adjusts the distance of censuses.
-    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+    /// Returns the time since the last adjustment, if it is time for one.
+    pub(super) fn due(&mut self, now: Instant) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.adjusted);
         if elapsed < INTERVAL {
-            return false;
+            return None;
         }
         self.adjusted = now;
-        let share = std::mem::take(&mut self.spent).as_secs_f64() / elapsed.as_secs_f64();
-        if self.census_interval != 0 {
-            // No faster, since what is due was drawn with the distance before.
-            let factor = (share / self.census_share).clamp(0.5, 4.0);
-            let interval = (self.census_interval as f64 * factor) as u64;
-            self.census_interval = interval.clamp(LEAST_CENSUS, MOST);
+        Some(elapsed)
+    }
+
+    /// Adjusts the distance of censuses. `given_up`: bytes in buffers of all JVMs that were given
+    /// up in this time.
+    ///
+    /// It follows from what a census costs in the mean, and from how much is allocated, which is
+    /// known. What the last ones cost together doesn't count: that is by chance, and a distance
+    /// that follows it makes the estimate worse, and takes more than the share.
+    pub(super) fn adjust_census(&mut self, elapsed: Duration, given_up: u64) {
+        let (turn, seconds) = (std::mem::take(&mut self.turn), elapsed.as_secs_f64());
+        let rate = given_up as f64 / seconds;
+        // More at once, and less by and by: a program that pauses goes on as before.
+        self.rate = rate.max(self.rate * KEPT_RATE + rate * (1.0 - KEPT_RATE));
+        self.debt = (self.debt + turn.seconds - self.census_share * seconds).clamp(0.0, MOST_DEBT);
+        if turn.censuses > 0.0 {
+            self.earlier.fade();
+            self.earlier.add(turn);
         }
-        true
+        if self.census_interval == 0 || self.earlier.seconds <= 0.0 || self.rate <= 0.0 {
+            return;
+        }
+        let part = (1.0 - self.debt / (self.census_share * REPAYMENT)).clamp(LEAST_PART, 1.0);
+        let CensusCost { censuses, seconds, bytes } = self.earlier;
+        // Of all buffers; one of `b` bytes is chosen with the probability `1 - exp(-b / C)`.
+        let chosen = self.census_share * part * bytes / (seconds * self.rate);
+        let interval = if chosen < 1.0 { -(bytes / censuses) / f64::ln_1p(-chosen) } else { 0.0 };
+        self.census_interval = (interval as u64).clamp(LEAST_CENSUS, MOST);
     }
 
     /// Divides the limit of all JVMs among those that allocate much. `kept`: of each JVM, since the
@@ -112,8 +160,24 @@ impl Pace {
     }
 }
 
+impl CensusCost {
+    fn fade(&mut self) {
+        self.censuses *= KEPT_COST;
+        self.seconds *= KEPT_COST;
+        self.bytes *= KEPT_COST;
+    }
+
+    fn add(&mut self, other: Self) {
+        self.censuses += other.censuses;
+        self.seconds += other.seconds;
+        self.bytes += other.bytes;
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use jvmprof_common::allocation::RandomDistance;
+
     use super::*;
 
     #[test]
@@ -144,23 +208,102 @@ mod tests {
         assert_eq!(pace.most_kept(&options), 100);
     }
 
-    #[test]
-    fn censuses_take_no_more_than_their_share() {
-        let mut pace = Pace::new(&AllocationOptions::default());
-        let mut now = Instant::now();
-        let mut turn = |pace: &mut Pace, took: u64| {
-            pace.charge(Duration::from_micros(took));
-            now += INTERVAL;
-            assert!(pace.is_due(now));
-            pace.census_interval()
-        };
-        // Of 250 ms, the share is 5 ms.
-        assert_eq!(turn(&mut pace, 50_000), FIRST_CENSUS * 4);
-        assert_eq!(turn(&mut pace, 5_000), FIRST_CENSUS * 4);
-        for _ in 0..20 {
-            turn(&mut pace, 100);
+    const TLAB: u64 = 2 << 20;
+
+    /// A generator of uniformly distributed numbers (xorshift64*).
+    struct Random(u64);
+
+    impl Random {
+        fn number(&mut self) -> u32 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
         }
-        assert_eq!(pace.census_interval(), LEAST_CENSUS);
-        assert!(!pace.is_due(now));
+    }
+
+    /// Returns the seconds that censuses take in each of so many turns, of which each gives up so
+    /// many buffers, and the distances at their ends. A census takes half a millisecond to one and
+    /// a half.
+    fn simulate(pace: &mut Pace, turns: u32, buffers: impl Fn(u32) -> u64) -> (Vec<f64>, Vec<u64>) {
+        let mut random = Random(0x1234_5678_9abc_def1);
+        let mut distance = RandomDistance::draw(pace.census_interval(), random.number());
+        let (mut taken, mut distances) = (Vec::new(), Vec::new());
+        for turn in 0..turns {
+            let mut seconds = 0.0;
+            for _ in 0..buffers(turn) {
+                let is_chosen = distance.is_reached(TLAB, pace.census_interval(), || random.number());
+                if is_chosen && !pace.is_exhausted() {
+                    let took = Duration::from_micros(500 + u64::from(random.number() >> 22));
+                    pace.charge(took, TLAB);
+                    seconds += took.as_secs_f64();
+                }
+            }
+            pace.adjust_census(INTERVAL, buffers(turn) * TLAB);
+            taken.push(seconds);
+            distances.push(pace.census_interval());
+        }
+        (taken, distances)
+    }
+
+    #[test]
+    fn censuses_take_their_share_and_no_more() {
+        let programs: [(&str, fn(u32) -> u64, f64); 4] = [
+            ("steady", |_| 500, 0.018),
+            ("bursts", |turn| if turn % 8 < 4 { 1000 } else { 10 }, 0.012),
+            ("growing", |turn| 50 + u64::from(turn) * 10, 0.018),
+            ("at once", |turn| if turn < 80 { 25 } else { 1000 }, 0.018),
+        ];
+        // Forty seconds, of which 2 % are theirs.
+        for (name, buffers, least) in programs {
+            let (taken, _) = simulate(&mut Pace::new(&AllocationOptions::default()), 160, buffers);
+            let share = taken.iter().sum::<f64>() / 40.0;
+            assert!((least..0.0203).contains(&share), "{name}: {share}");
+            let worst = taken.windows(4).map(|turns| turns.iter().sum::<f64>()).fold(0.0, f64::max);
+            assert!(worst < 0.05, "{name}: {worst} in a second");
+        }
+    }
+
+    #[test]
+    fn a_distance_does_not_follow_the_chance_of_the_last_censuses() {
+        let (_, distances) = simulate(&mut Pace::new(&AllocationOptions::default()), 160, |_| 500);
+        let later: Vec<f64> = distances[20..].iter().map(|distance| *distance as f64).collect();
+        let mean = later.iter().sum::<f64>() / later.len() as f64;
+        let squares = later.iter().map(|distance| (distance - mean) * (distance - mean)).sum::<f64>();
+        let scatter = (squares / later.len() as f64).sqrt() / mean;
+        // 0.4, if what was spent multiplies it.
+        assert!(scatter < 0.1, "{scatter}");
+    }
+
+    #[test]
+    fn a_program_that_allocates_little_is_counted_as_a_whole() {
+        let (_, distances) = simulate(&mut Pace::new(&AllocationOptions::default()), 40, |_| 2);
+        assert_eq!(distances.last(), Some(&LEAST_CENSUS));
+    }
+
+    #[test]
+    fn what_was_taken_beyond_the_share_is_made_good() {
+        let mut pace = Pace::new(&AllocationOptions::default());
+        let (_, distances) = simulate(&mut pace, 40, |_| 500);
+        let before = distances[39];
+        // A single census that took a second.
+        pace.charge(Duration::from_secs(1), TLAB);
+        assert!(pace.is_exhausted());
+        pace.adjust_census(INTERVAL, 500 * TLAB);
+        assert!(!pace.is_exhausted());
+        assert!(pace.census_interval() > 4 * before, "{} after {before}", pace.census_interval());
+        // In 400 seconds it is made good.
+        let (taken, _) = simulate(&mut pace, 1600, |_| 500);
+        let share = (1.0 + taken.iter().sum::<f64>()) / 400.25;
+        assert!((0.015..0.02).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn it_is_adjusted_four_times_a_second() {
+        let mut pace = Pace::new(&AllocationOptions::default());
+        let now = pace.adjusted;
+        assert_eq!(pace.due(now + INTERVAL / 2), None);
+        assert_eq!(pace.due(now + 2 * INTERVAL), Some(2 * INTERVAL));
+        assert_eq!(pace.due(now + 2 * INTERVAL), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::sampler::event::KernelEvent;
+use crate::sampler::event::{KernelEvent, KernelEventKind};
 
 /// Merges events by time: it keeps each until no earlier one can arrive.
 #[derive(Debug, Default)]
@@ -11,6 +11,8 @@ pub(in crate::sampler) struct EventOrder {
     waiting: BinaryHeap<OrderedEvent>,
     next: u64,
     delivered_ns: u64,
+    /// Events up to this time are to be delivered as soon as no earlier ones can arrive.
+    urgent_ns: u64,
     late: u64,
 }
 
@@ -26,6 +28,10 @@ impl EventOrder {
         if event.time_ns < self.delivered_ns {
             self.late += 1;
         }
+        // The kernel wakes the reader for each.
+        if matches!(event.kind, KernelEventKind::Tlab(_)) {
+            self.urgent_ns = self.urgent_ns.max(event.time_ns);
+        }
         self.waiting.push(OrderedEvent { event, sequence: self.next });
         self.next += 1;
     }
@@ -38,6 +44,19 @@ impl EventOrder {
                 handle(entry.event);
             }
         }
+    }
+
+    /// Makes the events that are kept now urgent: after a wake-up that may be what they were read
+    /// with, since a ring that has been emptied meanwhile wakes nobody again.
+    pub(in crate::sampler) fn expedite(&mut self) {
+        let last = self.waiting.iter().map(|entry| entry.event.time_ns).max();
+        self.urgent_ns = self.urgent_ns.max(last.unwrap_or(0));
+    }
+
+    /// Returns the time of the last urgent event, if one is kept.
+    pub(in crate::sampler) fn urgent_ns(&self) -> Option<u64> {
+        let earliest = self.waiting.peek()?.event.time_ns;
+        (earliest <= self.urgent_ns).then_some(self.urgent_ns)
     }
 
     /// Returns the number of events that arrived after later ones had been delivered.
@@ -69,8 +88,9 @@ impl Eq for OrderedEvent {}
 
 #[cfg(test)]
 mod tests {
+    use jvmprof_common::allocation::TlabRecord;
+
     use super::*;
-    use crate::sampler::event::KernelEventKind;
 
     fn exit(time_ns: u64, tid: u32) -> KernelEvent {
         KernelEvent { time_ns, kind: KernelEventKind::Exit { pid: 1, tid } }
@@ -96,6 +116,39 @@ mod tests {
         order.push(exit(6, 6));
         assert_eq!(drained(&mut order, u64::MAX), [(6, 6), (7, 5), (9, 2)]);
         assert_eq!(order.late(), 0);
+    }
+
+    #[test]
+    fn what_is_read_after_a_wake_up_is_delivered_once_it_is_complete() {
+        let mut order = EventOrder::default();
+        order.push(exit(10, 1));
+        assert_eq!(order.urgent_ns(), None, "nobody was woken for it");
+        // The reader was woken, and has read two more while it waited for the first.
+        order.push(exit(12, 2));
+        order.push(exit(14, 3));
+        assert_eq!(drained(&mut order, 11), [(10, 1)]);
+        order.expedite();
+        assert_eq!(order.urgent_ns(), Some(14));
+        // What comes until then is no reason to read once more.
+        order.push(exit(16, 4));
+        assert_eq!(drained(&mut order, 13), [(12, 2)]);
+        assert_eq!(order.urgent_ns(), Some(14), "not all of them are delivered");
+        assert_eq!(drained(&mut order, 15), [(14, 3)]);
+        assert_eq!(order.urgent_ns(), None);
+        assert_eq!(drained(&mut order, 20), [(16, 4)]);
+        order.expedite();
+        assert_eq!(order.urgent_ns(), None, "nothing is kept");
+    }
+
+    #[test]
+    fn a_buffer_for_a_census_is_urgent_however_it_was_read() {
+        let mut order = EventOrder::default();
+        order.push(exit(10, 1));
+        order.push(KernelEvent { time_ns: 12, kind: KernelEventKind::Tlab(TlabRecord::default()) });
+        order.push(exit(14, 2));
+        assert_eq!(order.urgent_ns(), Some(12));
+        assert_eq!(drained(&mut order, 12), [(10, 1)]);
+        assert_eq!(order.urgent_ns(), None);
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn all_views_of_a_recorded_page_are_accessible_and_within_reach() {
         ),
         View::new("record-both", "#view=both"),
         View::new("record-part", "#view=table&edit=hide:java.lang.String.hashCode&part=1000-5000")
-            .shown_when("document.querySelectorAll('.edits .chip').length === 3"),
+            .shown_when("document.querySelectorAll('.edits .chip-remove').length === 2"),
         View::new("record-java", "#view=both&frames=java&colour=package"),
         View::new("record-search", "#view=both&q=kind:kernel&colour=how")
             .shown_when("document.querySelector('.matched').textContent.endsWith('% matched')"),

@@ -7,13 +7,13 @@ use serde::Serialize;
 use super::ProgramRuns;
 use crate::own_process::{one_line, stderr_line};
 use crate::pipeline::Counts;
-use crate::pipeline::allocation::CLASS_LABEL;
+use crate::pipeline::allocation::{CLASS_LABEL, ClassErrors};
 use crate::profile::model::{Batch, FrameKind};
 
 /// Rows of each table.
 const ROWS: usize = 10;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(in crate::app::record) struct AllocationSummary {
     /// Objects and bytes that JVMs have allocated while they were followed.
     objects: u64,
@@ -30,7 +30,7 @@ pub(in crate::app::record) struct AllocationSummary {
     /// Those of the uprobes' programs.
     #[serde(flatten)]
     runs: Option<ProgramRuns>,
-    classes: Vec<AllocationRow>,
+    classes: Vec<ClassRow>,
     methods: Vec<AllocationRow>,
 }
 
@@ -41,8 +41,32 @@ struct AllocationRow {
     bytes: u64,
 }
 
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct ClassRow {
+    #[serde(flatten)]
+    row: AllocationRow,
+    /// Those bytes of objects that are each an event, which are exact.
+    counted_bytes: u64,
+    /// One standard error of `bytes`, in percent; absent if it isn't known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_percent: Option<f64>,
+}
+
+impl ClassRow {
+    fn new(row: AllocationRow, errors: Option<&ClassErrors>) -> Self {
+        let error = errors.and_then(|errors| errors.get(&row.name));
+        let percent = error.and_then(|error| error.percent(row.bytes));
+        Self {
+            counted_bytes: error.map_or(0, |error| error.counted_bytes as u64),
+            // Two digits behind the point, since nobody knows an error better.
+            error_percent: percent.map(|percent| (percent * 100.0).round() / 100.0),
+            row,
+        }
+    }
+}
+
 impl AllocationSummary {
-    pub(in crate::app::record) fn new(batch: &Batch, counts: &Counts) -> Self {
+    pub(in crate::app::record) fn new(batch: &Batch, counts: &Counts, errors: Option<&ClassErrors>) -> Self {
         let (mut classes, mut methods) = (HashMap::new(), HashMap::new());
         let (mut objects, mut bytes) = (0, 0);
         for sample in batch.series.iter().flat_map(|series| &series.samples) {
@@ -72,7 +96,7 @@ impl AllocationSummary {
             interval: batch.period,
             censuses: counts.allocation.censuses,
             runs: counts.probe_run_time.map(ProgramRuns::new),
-            classes: rows(classes),
+            classes: rows(classes).into_iter().map(|row| ClassRow::new(row, errors)).collect(),
             methods: rows(methods),
         }
     }
@@ -85,7 +109,8 @@ impl AllocationSummary {
             self.events,
             self.censuses
         );
-        for (title, rows) in [("class", &self.classes), ("method", &self.methods)] {
+        let classes: Vec<&AllocationRow> = self.classes.iter().map(|class| &class.row).collect();
+        for (title, rows) in [("class", classes), ("method", self.methods.iter().collect())] {
             if !rows.is_empty() {
                 stderr_line!("   bytes        objects  {title}");
             }

@@ -129,7 +129,7 @@ impl RecordingSummary {
             },
             java_frames: shown.java.filter(|_| cpu.is_some()),
             top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
-            allocation: allocated.map(|batch| AllocationSummary::new(batch, counts)),
+            allocation: allocated.map(|batch| AllocationSummary::new(batch, counts, pipeline.class_errors())),
             off_cpu: of_event(EventType::OffCpu).map(|batch| WaitSummary::new(batch, &counts.off_cpu)),
             lock: of_event(EventType::Lock)
                 .map(|batch| LockSummary::new(batch, of_event(EventType::LockHolder))),

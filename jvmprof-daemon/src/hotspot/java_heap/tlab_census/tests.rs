@@ -1,6 +1,8 @@
+use std::cell::Cell;
+
 use super::*;
 use crate::hotspot::java_heap::heap_layout::KlassWord;
-use crate::hotspot::process_memory::RecordedMemory;
+use crate::hotspot::process_memory::{MemoryRead, RecordedMemory};
 
 const HEAP: u64 = 0x1_0000_0000;
 const COLLECTIONS: u64 = 0x5000;
@@ -66,24 +68,26 @@ impl Jvm {
         self.heap.resize(end, 0xcd);
     }
 
-    fn count(
-        mut self,
-        used: Option<u64>,
-        collections: u64,
-    ) -> Result<Vec<(String, u32, u64, u64)>, CensusError> {
+    fn count(mut self, used: Option<u64>, collections: u64) -> Result<Vec<Row>, CensusError> {
         let used = used.unwrap_or(self.heap.len() as u64);
         self.memory.insert(Avma(HEAP), self.heap);
-        let mut klasses = KlassReader::default();
-        let mut census = TlabCensus::default();
-        let found = census.count(Avma(HEAP), used, collections, &layout(), &mut klasses, &self.memory)?;
-        let mut rows: Vec<_> = found
-            .counts
-            .into_iter()
-            .map(|it| (it.class.name.to_string(), it.size_class, it.objects, it.bytes))
-            .collect();
-        rows.sort();
-        Ok(rows)
+        count_in(&self.memory, used, collections)
     }
+}
+
+/// Name, class of sizes, objects, bytes.
+type Row = (String, u32, u64, u64);
+
+fn count_in(memory: &impl ProcessMemory, used: u64, collections: u64) -> Result<Vec<Row>, CensusError> {
+    let (mut klasses, mut census) = (KlassReader::default(), TlabCensus::default());
+    let found = census.count(Avma(HEAP), used, collections, &layout(), &mut klasses, memory)?;
+    let mut rows: Vec<_> = found
+        .counts
+        .into_iter()
+        .map(|it| (it.class.name.to_string(), it.size_class, it.objects, it.bytes))
+        .collect();
+    rows.sort();
+    Ok(rows)
 }
 
 #[test]
@@ -138,4 +142,88 @@ fn what_is_no_row_of_objects_is_not_believed() {
     let at = endless.heap.len() - 4;
     endless.heap[at..].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(endless.count(None, 7), Err(CensusError::WrongEnd));
+}
+
+#[test]
+fn a_buffer_of_gigabytes_is_counted_if_its_objects_are_large() {
+    const BYTES: u64 = 1 << 30;
+    let mut jvm = Jvm::new();
+    for index in 0..3 {
+        jvm.bytes(4096);
+        let length = (BYTES as u32 - 16).to_le_bytes();
+        jvm.heap[12..16].copy_from_slice(&length);
+        // Where it begins is all that is read of it.
+        jvm.memory.insert(Avma(HEAP + index * BYTES), std::mem::take(&mut jvm.heap));
+    }
+    let found = count_in(&jvm.memory, 3 * BYTES, 7);
+    assert_eq!(found, Ok(vec![("byte[]".to_owned(), 30, 3, 3 * BYTES)]));
+    assert_eq!(count_in(&jvm.memory, MAX_BYTES + 8, 7), Err(CensusError::TooLarge));
+}
+
+/// A heap of instances without end, of which some are given.
+struct Endless(RecordedMemory, Vec<u8>);
+
+impl ProcessMemory for Endless {
+    fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
+        for read in reads {
+            if read.address.0 < HEAP {
+                read.done = self.0.read_into(read.address, read.into);
+                continue;
+            }
+            let from = (read.address.0 - HEAP) as usize % 24;
+            read.into.copy_from_slice(&self.1[from..][..read.into.len()]);
+            read.done = true;
+        }
+    }
+}
+
+#[test]
+fn a_buffer_of_too_many_objects_is_given_up() {
+    let mut jvm = Jvm::new();
+    (0..LARGEST_PIECE).for_each(|_| jvm.node());
+    let endless = Endless(jvm.memory, jvm.heap);
+    let (counted, refused) = (3 << 20, MAX_WORK + 1);
+    let found = count_in(&endless, 24 * counted, 7);
+    assert_eq!(found, Ok(vec![("acme.Node".to_owned(), 5, counted, 24 * counted)]));
+    assert_eq!(count_in(&endless, 24 * refused, 7), Err(CensusError::TooLarge));
+}
+
+/// A JVM in which a collection begins after some reads of its memory.
+struct Collecting {
+    memory: RecordedMemory,
+    reads: Cell<u32>,
+    until: u32,
+}
+
+impl ProcessMemory for Collecting {
+    fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
+        for read in reads {
+            read.done = self.memory.read_into(read.address, read.into);
+            if read.address.0 == COLLECTIONS && self.reads.get() >= self.until {
+                read.into[0] += 1;
+            }
+            self.reads.set(self.reads.get() + 1);
+        }
+    }
+}
+
+#[test]
+fn a_census_is_not_believed_if_a_collection_begins_meanwhile() {
+    let count = |until| {
+        let mut jvm = Jvm::new();
+        jvm.node();
+        // What is read by pieces.
+        jvm.bytes(100_000);
+        jvm.node();
+        let used = jvm.heap.len() as u64;
+        jvm.memory.insert(Avma(HEAP), jvm.heap);
+        let memory = Collecting { memory: jvm.memory, reads: Cell::new(0), until };
+        (count_in(&memory, used, 7), memory.reads.get())
+    };
+    let (found, reads) = count(u32::MAX);
+    assert!(found.is_ok() && reads > 5, "{found:?} in {reads} reads");
+    for until in 0..reads {
+        assert_eq!(count(until).0, Err(CensusError::Collected), "after {until} of {reads} reads");
+    }
+    assert_eq!(count(reads).0, found, "after the last read");
 }
