@@ -184,7 +184,7 @@ fn measure_recording(samples: usize) {
     let batch = window(SystemTime::now(), RECORDED, samples, Shape::Wide, &mut Numbers::new(3));
     let title = RecordingTitle { title: "java -jar shop.jar".to_owned(), host: "worker-1".to_owned() };
     let mut file = BufWriter::new(File::create(&path).unwrap());
-    write_html(&[batch], &[], StackGroups::Processes, &title, &mut file).unwrap();
+    write_html(&[batch], &[], StackGroups::Programs, &title, &mut file).unwrap();
     file.flush().unwrap();
     let size = std::fs::metadata(&path).unwrap().len() / 1_000;
     let mut browser = Browser::start(WIDTH, HEIGHT);

@@ -397,9 +397,10 @@ mod tests {
             assert_eq!(JvmThread::Kind(name).kind(), *kind);
         }
         assert_eq!(JvmThread::Kind("new in a later version").kind(), ThreadKind::Unknown);
-        let sampled_in = SampledIn { activity: JvmActivity::Native, thread: ThreadKind::Virtual };
+        let sampled_in = SampledIn { activity: JvmActivity::Native, thread: ThreadKind::Virtual, process: 0 };
         assert_eq!((sampled_in.number(), SampledIn::of_number(38)), (38, Some(sampled_in)));
-        let other = SampledIn { activity: JvmActivity::OtherProcess, thread: ThreadKind::Unknown };
+        let other =
+            SampledIn { activity: JvmActivity::OtherProcess, thread: ThreadKind::Unknown, process: 0 };
         assert_eq!((other.number(), SampledIn::of_number(8)), (8, Some(other)));
         assert_eq!([SampledIn::of_number(9), SampledIn::of_number(7 << 4)], [None, None]);
     }

@@ -150,10 +150,10 @@ pub(crate) fn smoke(
         let jdk = wanted.ensure()?;
         let recorder = Recorder { jvmprof, frequency: 499, event: RecordedEvent::Cpu, attach: false };
         zoo.visit(&jdk, &plan, recorder, 3.0, &mut cells)?;
-        // What allocates, and what waits for locks, has programs of its own.
-        for (event, also) in [(RecordedEvent::Alloc, "Virtual"), (RecordedEvent::Offcpu, "Locks")] {
-            let programs = programs_named(&[format!("{},{also}", programs[2])])?;
-            let plan = Plan { modes: modes_named(&modes[..1])?, programs };
+        let both = [programs[2].clone(), "Virtual".to_owned()];
+        let with_locks = [format!("{},Locks", programs[2])];
+        for (event, programs) in [(RecordedEvent::Alloc, &both[..]), (RecordedEvent::Offcpu, &with_locks)] {
+            let plan = Plan { modes: modes_named(&modes[..1])?, programs: programs_named(programs)? };
             zoo.visit(&jdk, &plan, Recorder { event, ..recorder }, 3.0, &mut cells)?;
         }
     }

@@ -115,7 +115,7 @@ impl WallClock {
             let wait = waits.get(&ids.1).copied();
             (ids, time, until, wait)
         });
-        let mut spans = HashMap::new();
+        let mut spans: HashMap<ThreadIds, ThreadSpan> = HashMap::new();
         for (ids, time, until, wait) in ended.chain(running) {
             let span = self.span(ids.1, time, until, wait, all_stolen);
             match spans.entry(ids) {

@@ -47,11 +47,14 @@ const SCHEDULER: [&str; 6] = [
 /// Frames from the leaf on that may be the scheduler's.
 const SCHEDULER_FRAMES: usize = 16;
 
+/// What the leaf frame of a wait says: the cause, the class of what it is for, and if it is idle.
+type LeafText = (Cause, Option<Arc<str>>, bool);
+
 /// Evidence, causes and frames, each once: stacks are compared by their addresses.
 #[derive(Debug, Default)]
 pub(super) struct WaitLabels {
     evidence: HashMap<(Evidence, NamedBlocker), SampleLabels>,
-    leaves: HashMap<(Cause, Option<Arc<str>>, bool), Arc<Frame>>,
+    leaves: HashMap<LeafText, Arc<Frame>>,
     labels: HashMap<(Cause, NamedBlocker, bool), SampleLabels>,
 }
 

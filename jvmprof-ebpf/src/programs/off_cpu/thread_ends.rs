@@ -49,7 +49,7 @@ fn note_task(task: Task, now: u64) -> Option<()> {
     // One that was never switched away before isn't followed.
     if let Some(followed) = followed_threads::find(tid) {
         // SAFETY: only the thread's own switches touch it, and this is one.
-        let followed = unsafe { &*followed };
+        let followed = unsafe { &*followed.thread };
         // Another start is that of a thread whose end wasn't seen.
         if followed.start_ns == ended.start_ns {
             ended.followed_ns = followed.followed_ns;
