@@ -207,6 +207,7 @@
 
   globalThis.unpackElement("profile").then((text) => {
     data = JSON.parse(text);
+    data.trees.forEach(jvmprof.unpackTree);
     jvmprof.page = new Page();
   });
 })(globalThis.jvmprof);

@@ -4,26 +4,29 @@
 "use strict";
 
 (function (jvmprof) {
+  /// The numbers that base64 of LEB128 stands for.
+  function numbersOf(text) {
+    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+    const numbers = new Uint32Array(bytes.reduce((sum, byte) => sum + (byte < 0x80 ? 1 : 0), 0));
+    let at = 0;
+    for (let i = 0; i < numbers.length; i++) {
+      let [value, shift] = [0, 0];
+      for (; bytes[at] >= 0x80; shift += 7) value |= (bytes[at++] & 0x7f) << shift;
+      numbers[i] = value | (bytes[at++] << shift);
+    }
+    return numbers;
+  }
+
   class SampleTimes {
-    /// `data`: columns `nodes`, `lines` and `activities` (numbers, see activities.js), by entry, or
-    /// else `processes` (such numbers, too), and the samples: base64 of LEB128.
-    constructor({ nodes, lines, activities = [], processes = [], samples }) {
-      Object.assign(this, { nodes, lines, activities, processes });
-      const bytes = Uint8Array.from(atob(samples), (character) => character.charCodeAt(0));
-      const count = bytes.reduce((sum, byte) => sum + (byte < 0x80 ? 1 : 0), 0) / 2;
-      this.times = new Float64Array(count);
-      this.entries = new Uint32Array(count);
-      let [at, time] = [0, 0];
-      const number = () => {
-        let [value, shift] = [0, 0];
-        for (; bytes[at] >= 0x80; shift += 7) value |= (bytes[at++] & 0x7f) << shift;
-        return (value | (bytes[at++] << shift)) >>> 0;
-      };
-      for (let i = 0; i < count; i++) {
-        time += number();
-        this.times[i] = time;
-        this.entries[i] = number();
-      }
+    /// `data`: columns by entry, `nodes` (by how much each is above the one before it), `lines` and
+    /// `activities` (numbers, see activities.js), or else `processes` (such numbers, too); and of
+    /// the samples `steps`, milliseconds, and `entries`: base64 of LEB128.
+    constructor({ nodes, lines, activities = [], processes = [], steps, entries }) {
+      let [node, time] = [0, 0];
+      Object.assign(this, { lines, activities, processes });
+      this.nodes = nodes.map((above) => (node += above));
+      this.times = Float64Array.from(numbersOf(steps), (step) => (time += step));
+      this.entries = numbersOf(entries);
     }
 
     /// The same samples in a tree of other nodes: `nodeOf(node, number)` is the one that a node

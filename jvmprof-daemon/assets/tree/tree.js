@@ -45,6 +45,15 @@
     });
   };
 
+  /// Makes the columns of a recording's tree what they are elsewhere: it has of each node how far
+  /// above its parent stands, and the samples that end in it; of a line or a way of running that
+  /// all of its samples have, no number (profile/call_tree/page_columns.rs).
+  jvmprof.unpackTree = function ({ nodes: { parent, total, lines, how } }) {
+    for (let node = 1; node < parent.length; node++) parent[node] = node - parent[node];
+    for (let node = total.length - 1; node > 0; node--) total[parent[node]] += total[node];
+    for (const column of [lines, how]) column.forEach((row, node) => row.length === 1 && row.push(total[node]));
+  };
+
   /// The nodes to draw, `{name, value, self, fn, lines, how, children, parent}`: the root, and for
   /// each node of the data the one that it became. With `fold`, a function that calls itself
   /// directly is one node with its caller. `frames` chooses frames, see `jvmprof.shownFrame`;

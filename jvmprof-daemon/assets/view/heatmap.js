@@ -105,7 +105,7 @@
       const style = getComputedStyle(document.documentElement);
       const x = width / this.columns;
       const loads = Array.from({ length: this.columns }, (_, column) => this.cpus(this.columnSamples(column)));
-      const y = d3.scaleLinear().domain([0, Math.max(...loads) || 1]).nice(2).range([LOAD, 6]);
+      const y = jvmprof.uprightScale(Math.max(...loads) || 1, LOAD, 6);
       const below = new Float64Array(this.columns);
       for (const { activity, samples, isAside } of this.stacks) {
         context.fillStyle = activity === null ? style.getPropertyValue("--accent") : jvmprof.activityColour(activity);
@@ -142,7 +142,7 @@
 
     /// About `count` round times, `[{time, text}]`.
     ticks(count) {
-      if (!this.clock) return d3.ticks(0, this.duration, count).map((time) => ({ time, text: seconds(time) }));
+      if (!this.clock) return jvmprof.roundTicks(this.duration, count).map((time) => ({ time, text: seconds(time) }));
       const { from } = this.clock;
       return jvmprof.timeTicks(from, from + this.duration, count).map(({ time, text }) => ({ time: time - from, text }));
     }

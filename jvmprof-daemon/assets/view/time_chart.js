@@ -1,9 +1,40 @@
-// What the collector's timeline and the heatmap of a recording have in common: labels of their
-// axes, the mark of a chosen part, and the choice of cells by keys.
+// What the collector's timeline and the heatmap of a recording have in common: scales and labels of
+// their axes, the mark of a chosen part, and the choice of cells by keys.
 "use strict";
 
 (function (jvmprof) {
   const { element, format } = jvmprof;
+
+  /// The distance of about `count` round numbers in a span, `{of(index), index(number)}`: 1, 2 or 5
+  /// times a power of ten, as d3 chooses it. Parts of one are divided by, so that they are exact.
+  function roundStep(span, count) {
+    const power = Math.floor(Math.log10(span / count));
+    const error = span / count / 10 ** power;
+    const factor = error >= Math.sqrt(50) ? 10 : error >= Math.sqrt(10) ? 5 : error >= Math.sqrt(2) ? 2 : 1;
+    const by = power < 0 ? 10 ** -power / factor : 10 ** power * factor;
+    return power < 0 ? { of: (index) => index / by, index: (number) => number * by } : { of: (index) => index * by, index: (number) => number / by };
+  }
+
+  /// About `count` round numbers from 0 to `most`.
+  jvmprof.roundTicks = function (most, count) {
+    const step = roundStep(most, count);
+    const nearest = Math.round(step.index(most));
+    const last = step.of(nearest) > most ? nearest - 1 : nearest;
+    return Array.from({ length: last + 1 }, (_, index) => step.of(index));
+  };
+
+  /// A scale that stands upright, from 0 at the pixel `bottom` to a round number of at least `most`
+  /// at `top`, with about two ticks.
+  jvmprof.uprightScale = function (most, bottom, top) {
+    let rounded = most;
+    for (let before = null; rounded !== before; ) {
+      before = rounded;
+      const step = roundStep(before, 2);
+      rounded = step.of(Math.ceil(step.index(before)));
+    }
+    const y = (value) => bottom + ((top - bottom) * value) / rounded;
+    return Object.assign(y, { ticks: (count) => jvmprof.roundTicks(rounded, count) });
+  };
 
   /// A label of an axis, placed by `style`.
   jvmprof.axisLabel = function (text, style) {
@@ -12,7 +43,7 @@
     return label;
   };
 
-  /// The labels of a scale of d3 that stands upright; the highest one has the unit.
+  /// The labels of a scale that stands upright; the highest one has the unit.
   jvmprof.scaleLabels = function (y, unit) {
     const ticks = y.ticks(2).filter((value) => value > 0);
     const top = Math.max(...ticks);

@@ -116,7 +116,7 @@ pub fn write_diff_page(
             "cpu" => add("cpu", ShownUnit::Nanoseconds),
             _ => add(&name, ShownUnit::of_sample_type(Some(&name))),
         }
-        trees.push(columns);
+        trees.push(columns.packed(false));
     }
     let recorded = Recorded {
         title,

@@ -115,6 +115,9 @@ pub(super) struct RecordedType {
     pub(super) sides: Option<[ComparedSide; 2]>,
 }
 
+/// Nodes of each tree beside the first one: a page is to have less than a megabyte.
+const NODES_BESIDE: usize = PAGE_NODES / 2;
+
 /// What has a node of its own above its stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -145,8 +148,11 @@ pub fn write_html(
     for batch in batches {
         let mut add = |name: &str, unit, number: Option<SampleNumber>| {
             if let Some(number) = number {
-                let (tree, times_of_tree) = tree(batch, number, &grouping);
-                trees.push(tree);
+                let nodes = if trees.is_empty() { PAGE_NODES } else { NODES_BESIDE };
+                let (tree, times_of_tree) = tree(batch, number, &grouping, nodes);
+                // Bytes and times are shown with three digits, and objects are estimates.
+                let is_rounded = number == SampleNumber::Value || batch.event == EventType::Allocation;
+                trees.push(tree.packed(is_rounded));
                 times.push(times_of_tree);
             }
             let (name, tree) = (name.to_owned(), trees.len() - 1);
@@ -234,7 +240,12 @@ impl Grouping<'_> {
     }
 }
 
-fn tree(batch: &Batch, number: SampleNumber, grouping: &Grouping<'_>) -> (CallTree, SampleTimes) {
+fn tree(
+    batch: &Batch,
+    number: SampleNumber,
+    grouping: &Grouping<'_>,
+    max_nodes: usize,
+) -> (CallTree, SampleTimes) {
     let mut builder = TreeBuilder::default();
     if !matches!(batch.event, EventType::Allocation | EventType::Pause) {
         builder.count_activities();
@@ -242,8 +253,8 @@ fn tree(batch: &Batch, number: SampleNumber, grouping: &Grouping<'_>) -> (CallTr
     builder.count_processes(grouping.processes);
     let group = |labels: &LabelSet| grouping.group(labels);
     builder.add_batch(batch, number, group);
-    let times = builder.sample_times(batch, group, PAGE_NODES);
-    (builder.finish(PAGE_NODES), times)
+    let times = builder.sample_times(batch, group, max_nodes);
+    (builder.finish(max_nodes), times)
 }
 
 fn since_epoch_ms(time: SystemTime) -> u64 {

@@ -23,7 +23,7 @@ use tower_http::compression::CompressionLayer;
 use super::json_api::{self, Api};
 use super::profile_reader::ReadLimits;
 use crate::export::store::Store;
-use crate::profile::page_assets::{Asset, STYLE, VIEW_SCRIPTS};
+use crate::profile::page_assets::{Asset, D3, STYLE, VIEW_SCRIPTS};
 
 macro_rules! asset {
     ($name:literal) => {
@@ -95,7 +95,7 @@ async fn page(headers: HeaderMap) -> Response {
 }
 
 async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
-    let found = VIEW_SCRIPTS.iter().chain([&STYLE]).chain(&OWN).find(|asset| asset.name == name);
+    let found = VIEW_SCRIPTS.iter().chain([&STYLE, &D3]).chain(&OWN).find(|asset| asset.name == name);
     match found {
         Some(asset) => file(asset, &headers),
         None => StatusCode::NOT_FOUND.into_response(),

@@ -128,6 +128,31 @@ impl CallTree {
         [self.base.unwrap_or(0), self.total]
     }
 
+    /// Makes columns of nodes what packs better: instead of its parent how far above that stands,
+    /// instead of all samples of a node those that end in it; a line or an execution mode that all
+    /// of its samples have stands alone. `unpackTree` of `tree.js` is the inverse. With
+    /// `has_estimates`, samples by line and by mode are rounded to three digits.
+    #[must_use]
+    pub fn packed(mut self, has_estimates: bool) -> Self {
+        let NodeColumns { parent, total, lines, how, .. } = &mut self.nodes;
+        for (row, total) in lines.iter_mut().zip(total.iter()).chain(how.iter_mut().zip(total.iter())) {
+            if row.len() == 2 && row[1] == *total {
+                row.truncate(1);
+            } else if has_estimates {
+                for samples in row.iter_mut().skip(1).step_by(2) {
+                    *samples = rounded(*samples).min(*total);
+                }
+            }
+        }
+        for (node, parent) in parent.iter_mut().enumerate().skip(1) {
+            // Those below the node come later: it still has all of its samples.
+            let (above, samples) = (*parent as usize, total[node]);
+            total[above] = total[above].saturating_sub(samples);
+            *parent = node as u32 - *parent;
+        }
+        self
+    }
+
     /// Returns the functions of the table.
     pub fn compared_functions(&self) -> impl Iterator<Item = ComparedFunction<'_>> {
         let base = self.top.base.iter().flat_map(|base| base.attributed.iter().copied());
@@ -230,6 +255,12 @@ impl TreeBuilder {
         });
         listed.collect()
     }
+}
+
+/// Rounds to three digits.
+fn rounded(samples: u64) -> u64 {
+    let unit = 10_u64.pow(samples.checked_ilog10().unwrap_or(0).saturating_sub(2));
+    samples.saturating_add(unit / 2) / unit * unit
 }
 
 /// Counts that aren't 0, each behind its index.

@@ -14,7 +14,9 @@ use crate::types::FastHasher;
 /// The times of samples, as columns. The names in JSON are what the page's `times.js` reads.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SampleTimes {
-    /// Nodes in which stacks end: those with most samples first.
+    /// Nodes in which stacks end: those with most samples first. In JSON by how much each is above
+    /// the one before it, which packs better.
+    #[serde(serialize_with = "as_differences")]
     nodes: Vec<u32>,
     /// The line of each one's nearest Java caller, 0 if unknown. A node has as many entries as
     /// there are lines, activities, kinds of threads and processes.
@@ -25,10 +27,12 @@ pub struct SampleTimes {
     /// Of which process each one's samples are, where nothing else is counted of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     processes: Vec<SampledIn>,
-    /// For each sample, oldest first: milliseconds since the one before, and the entry of `nodes`;
-    /// both as LEB128.
+    /// For each sample, oldest first, milliseconds since the one before: as LEB128.
     #[serde(serialize_with = "as_base64")]
-    samples: Vec<u8>,
+    steps: Vec<u8>,
+    /// The entry of `nodes` of each of these samples: as LEB128.
+    #[serde(serialize_with = "as_base64")]
+    entries: Vec<u8>,
     /// Samples of the tree whose time isn't known; of a recording they aren't counted.
     #[serde(skip_serializing_if = "is_zero")]
     untimed: u64,
@@ -93,8 +97,8 @@ impl EndTimes {
         }
         let mut before = 0;
         for (time, entry) in samples {
-            leb128::write(time - before, &mut result.samples);
-            leb128::write(entry, &mut result.samples);
+            leb128::write(time - before, &mut result.steps);
+            leb128::write(entry, &mut result.entries);
             before = time;
         }
         result
@@ -154,6 +158,13 @@ impl TreeBuilder {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+fn as_differences<S: Serializer>(numbers: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
+    let before = std::iter::once(0).chain(numbers.iter().copied());
+    let differences =
+        numbers.iter().zip(before).map(|(number, before)| i64::from(*number) - i64::from(before));
+    serializer.collect_seq(differences)
 }
 
 fn as_base64<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {

@@ -404,3 +404,33 @@ fn a_node_counts_how_its_method_ran() {
     let json = serde_json::to_value(builder.finish(PAGE_NODES)).expect("a tree is JSON");
     assert_eq!(json["nodes"]["how"], serde_json::json!([[], [0, 2, 2, 41]]));
 }
+
+#[test]
+fn packed_columns_are_those_that_the_page_unpacks() {
+    use serde_json::json;
+    let mut builder = TreeBuilder::default();
+    let [run, a, b, other] = [("run", 7), ("a", 8), ("b", 0), ("other", 9)].map(|(name, line)| {
+        let function = builder.function(NodeKind::Native, name, "", "");
+        CallStep { function, line, mode: None }
+    });
+    builder.add(&[run, a], 3);
+    builder.add(&[run, b], 1);
+    builder.add(&[run], 1);
+    builder.add(&[other], 123_456);
+    builder.add(&[CallStep { line: 10, ..other }], 1_234);
+    builder.add(&[], 1);
+    let tree = builder.finish(PAGE_NODES);
+    let columns = |tree: CallTree| {
+        let nodes = serde_json::to_value(tree).unwrap()["nodes"].take();
+        ["parent", "total", "lines"].map(|name| nodes[name].clone())
+    };
+    let whole = columns(tree.clone());
+    assert_eq!(whole[..2], [json!([0, 0, 1, 1, 0]), json!([124_696, 5, 3, 1, 124_690])]);
+    assert_eq!(whole[2], json!([[], [7, 5], [8, 3], [], [9, 123_456, 10, 1_234]]));
+    // The same as in `tests/page/scripts/times.test.mjs`.
+    let packed = columns(tree.clone().packed(false));
+    assert_eq!(packed[..2], [json!([0, 1, 1, 2, 4]), json!([1, 1, 3, 1, 124_690])]);
+    assert_eq!(packed[2], json!([[], [7], [8], [], [9, 123_456, 10, 1_234]]));
+    let rounded = columns(tree.packed(true));
+    assert_eq!(rounded[2], json!([[], [7], [8], [], [9, 123_000, 10, 1_230]]));
+}

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { load, paths, treeOf } from "./load.mjs";
+import { load, paths, timesOf, treeOf } from "./load.mjs";
 
 const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/subtrees.js", "tree/edits.js", "tree/rows.js", "tree/times.js");
 
@@ -145,8 +145,8 @@ test("where nothing is known of JVMs, samples and their times have processes all
     "(no process);int[]": [1, 1],
   });
   assert.equal(jvmprof.activitySamples(grouped), null);
-  const samples = Buffer.from([4, 0, 1, 1]).toString("base64");
-  const times = new jvmprof.SampleTimes({ nodes: [1, 1], lines: [0, 0], processes: [(1 << 8) + 8, (2 << 8) + 8], samples });
+  const processes = [(1 << 8) + 8, (2 << 8) + 8];
+  const times = new jvmprof.SampleTimes(timesOf({ nodes: [1, 1], lines: [0, 0], processes }, [[4, 0], [5, 1]]));
   const part = times.movedTo(nodeOf).part(grouped, [5, 6]);
   assert.deepEqual(drawn(part), { "Shop (8)": [1, 0], "Shop (8);byte[]": [1, 1] });
   assert.equal(jvmprof.activitySamples(part), null, "nor is it of a part");
@@ -202,8 +202,8 @@ test("a timeline of kinds of threads has their samples alone, by activity", () =
 
 test("the times of samples are those of the nodes that theirs became", () => {
   const tree = processes();
-  const samples = Buffer.from([4, 0, 1, 1]).toString("base64");
-  const times = new jvmprof.SampleTimes({ nodes: [2, 2], lines: [0, 0], activities: [1 << 4, 2 << 4], samples });
+  const columns = { nodes: [2, 2], lines: [0, 0], activities: [1 << 4, 2 << 4] };
+  const times = new jvmprof.SampleTimes(timesOf(columns, [[4, 0], [5, 1]]));
   const { data: grouped, nodeOf } = jvmprof.byThreadKind(tree);
   const part = times.movedTo(nodeOf).part(grouped, [5, 6]);
   assert.deepEqual(drawn(part), { virtual: [1, 0], "virtual;acme.A.run": [1, 1] });
@@ -218,9 +218,8 @@ test("shares are those of what other edits leave", () => {
 test("a part of a recording has its own", () => {
   const tree = data();
   // At 4, 5, 6 ms: run, start (GC), start (native).
-  const samples = Buffer.from([4, 0, 1, 1, 1, 2]).toString("base64");
   const activities = [APPLICATION, (3 << 4) + GC, (6 << 4) + NATIVE];
-  const times = new jvmprof.SampleTimes({ nodes: [1, 3, 3], lines: [0, 0, 0], activities, samples });
+  const times = new jvmprof.SampleTimes(timesOf({ nodes: [1, 3, 3], lines: [0, 0, 0], activities }, [[4, 0], [5, 1], [6, 2]]));
   const part = times.part(tree, [5, 7]);
   assert.deepEqual(jvmprof.activitySamples(part).main, [0, 1, 0, 0, 0, 0, 1, 0, 0]);
   assert.deepEqual([...times.slots(2, 4, new Set([GC]))], [0, 0, 1, 0]);

@@ -60,6 +60,21 @@ export function treeOf(stacks) {
   return data;
 }
 
+/// The times of samples as the page gets them, of columns by entry and `[[milliseconds, entry], ...]`.
+export function timesOf({ nodes, ...columns }, samples) {
+  const base64 = (numbers) => {
+    const bytes = [];
+    for (let rest of numbers) {
+      for (; rest >= 0x80; rest >>>= 7) bytes.push((rest & 0x7f) | 0x80);
+      bytes.push(rest);
+    }
+    return Buffer.from(bytes).toString("base64");
+  };
+  const steps = samples.map(([time], i) => time - (samples[i - 1]?.[0] ?? 0));
+  const differences = nodes.map((node, i) => node - (nodes[i - 1] ?? 0));
+  return { nodes: differences, ...columns, steps: base64(steps), entries: base64(samples.map(([, entry]) => entry)) };
+}
+
 /// Nodes of a built tree as `{"a;b": [samples, own]}`.
 export function paths(root) {
   const all = {};

@@ -1,15 +1,19 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { load, paths, treeOf } from "./load.mjs";
+import { load, paths, timesOf, treeOf } from "./load.mjs";
 
 const jvmprof = load("tree/tree.js", "tree/activities.js", "tree/frames.js", "tree/subtrees.js", "tree/edits.js", "tree/rows.js", "tree/compare.js", "tree/times.js", "view/time_chart.js", "view/heatmap.js");
 
 // As in `profile/call_tree/tests/times.rs`, of the nodes below.
-const TIMES = { nodes: [2, 1, 3], lines: [7, 9, 1], samples: Buffer.from([4, 1, 1, 0, 0xc3, 1, 2, 100, 0, 0xbc, 5, 0]).toString("base64") };
+const TIMES = timesOf({ nodes: [2, 1, 3], lines: [7, 9, 1] }, [[4, 1], [5, 0], [200, 2], [300, 0], [1_000, 0]]);
 const DATA = treeOf([["acme.A.run;native:memcpy", 3], ["acme.A.run", 1], ["acme.A.run;acme.A.rare", 1]]);
 
 test("times and ends of stacks are read", () => {
   const times = new jvmprof.SampleTimes(TIMES);
+  const base64 = (bytes) => Buffer.from(bytes).toString("base64");
+  const [steps, entries] = [[4, 1, 0xc3, 1, 100, 0xbc, 5], [1, 0, 2, 0, 0]].map(base64);
+  assert.deepEqual(TIMES, { nodes: [2, -1, 2], lines: [7, 9, 1], steps, entries });
+  assert.deepEqual(times.nodes, [2, 1, 3]);
   assert.deepEqual([...times.times], [4, 5, 200, 300, 1000]);
   assert.deepEqual([...times.entries], [1, 0, 2, 0, 0]);
   assert.deepEqual([...times.slots(500, 3)], [4, 0, 1]);
@@ -28,6 +32,19 @@ function linesOf(times, whole, { part = null, edits = [], drawn = part ? times.p
   const rows = jvmprof.withPartLines(jvmprof.functionRows(root), times.lineCounts(whole, jvmprof.functions(whole), part, chosen));
   return Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed }) => [line, attributed])]));
 }
+
+test("the columns of a recording's tree are unpacked", () => {
+  // As `packed` in `profile/call_tree/tests.rs` makes them.
+  const lines = [[], [7], [8], [], [9, 123_456, 10, 1_234]];
+  const nodes = { parent: [0, 1, 1, 2, 4], total: [1, 1, 3, 1, 124_690], lines, how: [[], [2], [0, 2, 1, 1], [], []] };
+  jvmprof.unpackTree({ nodes });
+  assert.deepEqual(nodes, {
+    parent: [0, 0, 1, 1, 0],
+    total: [124_696, 5, 3, 1, 124_690],
+    lines: [[], [7, 5], [8, 3], [], [9, 123_456, 10, 1_234]],
+    how: [[], [2, 5], [0, 2, 1, 1], [], []],
+  });
+});
 
 test("a part has its own tree and lines", () => {
   const times = new jvmprof.SampleTimes(TIMES);
@@ -61,8 +78,8 @@ test("two parts are compared by the samples, lines and lengths of both", () => {
 test("what is below a frame of a part takes the place of what was pruned there", () => {
   const whole = treeOf([["acme.A.run;native:memcpy", 3], ["acme.A.run;pruned:[pruned]", 2]]);
   // Five samples, of which the second and the fourth end in what was pruned.
-  const samples = Buffer.from([1, 0, 1, 1, 1, 0, 1, 1, 1, 0]).toString("base64");
-  const times = new jvmprof.SampleTimes({ nodes: [2, 3], lines: [7, 9], samples });
+  const samples = [[1, 0], [2, 1], [3, 0], [4, 1], [5, 0]];
+  const times = new jvmprof.SampleTimes(timesOf({ nodes: [2, 3], lines: [7, 9] }, samples));
   const part = times.part(whole, [1, 4]);
   const more = treeOf([["acme.A.run;native:memcpy", 2], ["acme.A.run;acme.A.rare", 1]]);
   const target = new jvmprof.PathHashes(part).hex(1);
@@ -83,8 +100,9 @@ function ofKernel() {
   const whole = treeOf([["acme.A.run", 2], ["acme.A.run;kernel:clear", 3], ["acme.B.idle", 1]]);
   whole.nodes.activity = [[], [JAVA + APPLICATION], [JAVA + KERNEL, 2, VIRTUAL + KERNEL, 1], [JAVA + APPLICATION]];
   const activities = [JAVA + APPLICATION, JAVA + KERNEL, VIRTUAL + KERNEL, JAVA + APPLICATION];
-  const samples = Buffer.from([1, 0, 1, 1, 1, 2, 1, 1, 1, 3, 1, 0]).toString("base64");
-  return [new jvmprof.SampleTimes({ nodes: [1, 2, 2, 3], lines: [60, 57, 58, 0], activities, samples }), whole];
+  const samples = [[1, 0], [2, 1], [3, 2], [4, 1], [5, 3], [6, 0]];
+  const times = timesOf({ nodes: [1, 2, 2, 3], lines: [60, 57, 58, 0], activities }, samples);
+  return [new jvmprof.SampleTimes(times), whole];
 }
 
 test("lines are those of the samples that edits leave", () => {
@@ -111,8 +129,8 @@ test("a function has no lines of a part of its samples that isn't known by time"
   assert.deepEqual(linesOf(times, whole, { edits: ["thread:virtual"] })["acme.A.run"], [[58, 1]]);
   assert.deepEqual(linesOf(times, whole, { edits: ["hide:clear"] })["acme.A.run"], []);
   const calls = treeOf([["acme.A.run;acme.B.step", 2], ["acme.A.run", 1], ["acme.C.idle", 1]]);
-  const samples = Buffer.from([1, 0, 1, 0, 1, 1, 1, 2]).toString("base64");
-  const ofCalls = new jvmprof.SampleTimes({ nodes: [2, 1, 3], lines: [8, 9, 3], samples });
+  const samples = [[1, 0], [2, 0], [3, 1], [4, 2]];
+  const ofCalls = new jvmprof.SampleTimes(timesOf({ nodes: [2, 1, 3], lines: [8, 9, 3] }, samples));
   assert.deepEqual(linesOf(ofCalls, calls, { edits: ["merge:acme.B.step"] }), { "acme.A.run": [], "acme.C.idle": [[3, 1]] });
 });
 

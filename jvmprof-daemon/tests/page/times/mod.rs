@@ -6,6 +6,7 @@ mod touch;
 
 use std::time::{Duration, SystemTime};
 
+use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::Batch;
 use jvmprof_daemon::profile::recording_page::{PauseLane, PauseMark};
 use serde_json::Value;
@@ -248,5 +249,47 @@ fn a_page_of_100_000_samples_has_less_than_a_megabyte() {
     visit(&mut browser, &url);
     assert_eq!(browser.evaluate("jvmprof.view.times.times.length"), 100_000);
     picture(&mut browser, "times-100000");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// With the time of each sample of CPU time, allocations of many sizes, and pauses.
+#[test]
+#[ignore = "needs Chromium"]
+fn a_page_of_100_000_samples_of_cpu_time_and_allocation_has_less_than_a_megabyte() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.html");
+    let (now, length, mut numbers) = (SystemTime::now(), Duration::from_secs(60), Numbers::new(1));
+    let cpu = window(now, length, 80_000, Shape::Program, &mut numbers);
+    let mut allocation = window(now, length, 20_000, Shape::Program, &mut numbers);
+    allocation.event = EventType::Allocation;
+    for sample in allocation.series.iter_mut().flat_map(|series| &mut series.samples) {
+        let size = 16_u64 << numbers.below(8);
+        sample.times.clear();
+        sample.value = sample.events * (524_288 + size * numbers.below(1_000) as u64);
+        sample.count = sample.value / size;
+    }
+    let bytes = allocation.series.iter().flat_map(|series| &series.samples).map(|sample| sample.value);
+    let bytes: u64 = bytes.sum();
+    let mark = |pause: u16| PauseMark {
+        begin_ms: f64::from(pause) * 39.7,
+        to_safepoint_ms: f64::from(pause % 37) / 100.0,
+        stopped_ms: f64::from(pause % 101) / 7.0,
+        what: "G1CollectForAllocation (G1 Evacuation Pause)".to_owned(),
+    };
+    let lane = shop((0..500).map(mark).collect());
+    let url = write_with_pauses(&[cpu, allocation], &[lane], &path);
+    let size = std::fs::metadata(&path).unwrap().len();
+    eprintln!("{size} bytes");
+    assert!(size < 1_000_000, "{size}");
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    assert_eq!(browser.evaluate("jvmprof.view.times.times.length"), 80_000);
+    let nodes = "jvmprof.view.data.nodes.parent.length";
+    let all = browser.evaluate(nodes).as_u64().unwrap();
+    assert!((19_000..=20_000).contains(&all), "{all}");
+    browser.evaluate("(jvmprof.page.choose('alloc_space'), 0)");
+    assert_eq!(browser.evaluate(TOTAL), bytes, "no byte is lost");
+    let of_bytes = browser.evaluate(nodes).as_u64().unwrap();
+    assert!((9_000..=10_000).contains(&of_bytes), "{of_bytes}");
     assert_eq!(browser.complaints, [""; 0]);
 }

@@ -38,7 +38,8 @@ async fn samples_of_a_part_of_their_profiles_are_those_that_were_taken_then() {
     assert_eq!((&by_times["tree"]["total"], &by_times["profiles"]), (&json!(3), &json!(2)));
     assert_eq!(by_times["period_ns"], 10_000_000);
     // Of the one entry 0 ms, 4,950 (two bytes) and 49 later: LEB128 in base64.
-    let times = json!({"nodes": [1], "lines": [0], "activities": [8], "samples": "AADWJgAxAA=="});
+    let (steps, entries) = ("ANYmMQ==", "AAAA");
+    let times = json!({"nodes": [1], "lines": [0], "activities": [8], "steps": steps, "entries": entries});
     assert_eq!(by_times["times"], times);
     let millisecond = page.json(&format!("/api/flamegraph?{}", query(69_950, 69_951, "&times=1"))).await;
     assert_eq!(millisecond["tree"]["total"], 1);

@@ -33,12 +33,14 @@ fn times_say_where_each_stack_ends_in_the_cut_tree() {
     let json = serde_json::to_value(&times).unwrap();
     let place = |path: &str| nodes.iter().position(|node| node == path).unwrap();
     let ends = [place("acme.A.run;memcpy"), place("acme.A.run"), place("acme.A.run;[pruned]")];
-    assert_eq!(json["nodes"], json!(ends));
+    let differences = [ends[0] as i64, ends[1] as i64 - ends[0] as i64, ends[2] as i64 - ends[1] as i64];
+    assert_eq!(json["nodes"], json!(differences));
     assert_eq!(json["lines"], json!([7, 9, 1]));
     // 4 ms: 1; 1 later: 0; 195 later (two bytes): 2; 100 later: 0; 700 later (two bytes): 0.
-    let bytes = [4, 1, 1, 0, 0xc3, 1, 2, 100, 0, 0xbc, 5, 0];
     use base64::Engine as _;
-    assert_eq!(json["samples"], json!(base64::engine::general_purpose::STANDARD.encode(bytes)));
+    let encoded = |bytes: &[u8]| json!(base64::engine::general_purpose::STANDARD.encode(bytes));
+    assert_eq!(json["steps"], encoded(&[4, 1, 0xc3, 1, 100, 0xbc, 5]));
+    assert_eq!(json["entries"], encoded(&[1, 0, 2, 0, 0]));
     assert!(!times.is_empty() && SampleTimes::default().is_empty());
 }
 
@@ -74,5 +76,6 @@ fn events_without_a_time_are_counted_beside_those_with_one() {
     let mut builder = of_profile(Sample { events: 7, count: 7, ..stacks().swap_remove(0) }, 300);
     assert_eq!(builder.total(), 2 + 4);
     let json = serde_json::to_value(builder.take_times(10)).unwrap();
-    assert_eq!((&json["untimed"], &json["samples"]), (&json!(4), &json!("AAC8BQA=")));
+    assert_eq!((&json["untimed"], &json["steps"]), (&json!(4), &json!("ALwF")));
+    assert_eq!(json["entries"], "AAA=");
 }
