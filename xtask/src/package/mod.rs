@@ -130,9 +130,13 @@ fn deb(folder: &Path, profile: &str, revision: u32) -> anyhow::Result<PathBuf> {
         "--output",
     ]);
     cargo.env("PATH", path_with(&CARGO_DEB)?);
-    let file = folder.join(format!("jvmprof-{revision}.deb"));
+    let file = folder.join(deb_name(revision));
     run(cargo.arg(&file).current_dir(paths::workspace()))?;
     Ok(file)
+}
+
+fn deb_name(revision: u32) -> String {
+    format!("jvmprof-{revision}.deb")
 }
 
 /// Builds the image's root with the script that the Dockerfile runs.
@@ -152,4 +156,24 @@ fn image_root(folder: &Path, program: &Path) -> anyhow::Result<PathBuf> {
         bail!("{} has {bytes} bytes, more than {MAX_IMAGE}", root.display());
     }
     Ok(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_install_the_packages_that_are_built() {
+        let mut named = Vec::new();
+        for document in ["docs/deploy.md", "docs/install.md"] {
+            let text = files::read_text(&paths::workspace().join(document)).unwrap();
+            let words = text.split_whitespace().filter_map(|word| word.strip_prefix("./"));
+            let packages = words.filter(|word| word.ends_with(".deb") || word.ends_with(".rpm"));
+            named.extend(packages.map(|package| (document, package.to_owned())));
+        }
+        named.sort_unstable();
+        let (deb, rpm) = (deb_name(1), rpm::FILE.to_owned());
+        let expected = [("docs/deploy.md", deb.clone()), ("docs/install.md", deb), ("docs/install.md", rpm)];
+        assert_eq!(named, expected);
+    }
 }
