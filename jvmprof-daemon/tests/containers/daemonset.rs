@@ -4,33 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jvmprof_daemon::proto::cri::security_profile::ProfileType;
-use jvmprof_daemon::proto::cri::{
-    Capability, ContainerConfig, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerResources,
-    LinuxContainerSecurityContext, Mount, NamespaceMode, SecurityProfile,
-};
+use jvmprof_daemon::proto::cri::{ContainerConfig, KeyValue, Mount, NamespaceMode};
 use serde_json::Value;
 
 use crate::image::{copy_libraries, pack, run};
+use crate::kubelet::{self, strings, text};
 use crate::node::node_namespaces;
 
-/// What containerd and the kubelet hide of `/proc` and `/sys`, and make read-only, unless a pod
-/// asks for it (Kubernetes `pkg/securitycontext/util.go`).
-const MASKED: [&str; 10] = [
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-];
-const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-
-fn deploy() -> PathBuf {
+pub(crate) fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
@@ -42,6 +23,7 @@ pub(crate) fn image(dir: &Path) -> PathBuf {
     let program = shipped.clone().unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_jvmprof")));
     let certificates = "/etc/ssl/certs/ca-certificates.crt";
     run(Command::new(deploy().join("container/root.sh")).arg(&program).arg(certificates).arg(&root));
+    run(Command::new("strip").arg("--strip-debug").arg(root.join("usr/bin/jvmprof")));
     if shipped.is_none() {
         copy_libraries(&root, &[program]);
     }
@@ -65,41 +47,18 @@ impl Manifest {
         let container = pod["containers"][0].clone();
         assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1));
         assert_eq!(pod["hostPID"], true, "what follows plays it");
+        assert_eq!(container["securityContext"]["privileged"], false, "it is said");
         Self { pod, container, moved, dir: dir.to_owned() }
     }
 
     /// As a kubelet asks a runtime for it. `toml`: the ConfigMap's file.
     pub(crate) fn container(&self, node: &str, toml: &str) -> ContainerConfig {
-        let security = &self.container["securityContext"];
+        let namespaces = node_namespaces(NamespaceMode::Node);
         ContainerConfig {
             args: strings(&self.container["args"]),
             envs: vec![KeyValue { key: "JVMPROF_NODE".to_owned(), value: self.node(node) }],
             mounts: self.mounts(toml),
-            linux: Some(LinuxContainerConfig {
-                resources: Some(LinuxContainerResources {
-                    memory_limit_in_bytes: mebibytes(&self.container["resources"]["limits"]["memory"]),
-                    cpu_shares: shares(&self.container["resources"]["requests"]["cpu"]),
-                    ..LinuxContainerResources::default()
-                }),
-                security_context: Some(LinuxContainerSecurityContext {
-                    capabilities: Some(Capability {
-                        add_capabilities: strings(&security["capabilities"]["add"]),
-                        drop_capabilities: strings(&security["capabilities"]["drop"]),
-                    }),
-                    privileged: security["privileged"].as_bool().expect("it is said"),
-                    namespace_options: Some(node_namespaces(NamespaceMode::Node)),
-                    run_as_user: Some(Int64Value {
-                        value: security["runAsUser"].as_i64().expect("it is said"),
-                    }),
-                    readonly_rootfs: security["readOnlyRootFilesystem"].as_bool().expect("it is said"),
-                    no_new_privs: security["allowPrivilegeEscalation"] == false,
-                    masked_paths: MASKED.map(str::to_owned).to_vec(),
-                    readonly_paths: READ_ONLY.map(str::to_owned).to_vec(),
-                    seccomp: Some(SecurityProfile {
-                        profile_type: seccomp(&security["seccompProfile"]).into(),
-                    }),
-                }),
-            }),
+            linux: Some(kubelet::linux(&self.pod, &self.container, namespaces)),
             ..ContainerConfig::default()
         }
     }
@@ -136,28 +95,4 @@ impl Manifest {
         }
         folder
     }
-}
-
-fn seccomp(profile: &Value) -> ProfileType {
-    assert_eq!(profile["type"], "RuntimeDefault");
-    ProfileType::RuntimeDefault
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
-}
-
-fn strings(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().map(text).collect()
-}
-
-/// As a kubelet does it: 1024 a CPU.
-fn shares(value: &Value) -> i64 {
-    let number = text(value).strip_suffix('m').and_then(|number| number.parse::<i64>().ok());
-    number.unwrap_or_else(|| panic!("{value} isn't in thousandths of a CPU")) * 1024 / 1000
-}
-
-fn mebibytes(value: &Value) -> i64 {
-    let number = text(value).strip_suffix("Mi").and_then(|number| number.parse::<i64>().ok());
-    number.unwrap_or_else(|| panic!("{value} isn't in Mi")) << 20
 }

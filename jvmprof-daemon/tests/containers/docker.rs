@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::image::{pack, run};
 use crate::support::{compile, signal};
 
-const BUSY: &str = "int main(void) { volatile unsigned long turns = 0; for (;;) turns++; }";
+/// A program that keeps a CPU busy.
+pub(crate) const BUSY: &str = "int main(void) { volatile unsigned long turns = 0; for (;;) turns++; }";
 
 /// It ends with its containers.
 pub(crate) struct Docker {
@@ -45,6 +46,40 @@ impl Docker {
         command
     }
 
+    /// Loads an image of this name, and gives it another one.
+    pub(crate) fn load(&self, archive: &Path, name: &str, other: &str) {
+        run(self.client().args(["load", "--input"]).arg(archive));
+        run(self.client().args(["tag", name, other]));
+    }
+
+    /// Runs a container by a command's words behind `docker run --detach`; gives its id.
+    pub(crate) fn run_detached(&self, words: &[String]) -> String {
+        let start = |words: &[String]| self.client().args(["run", "--detach"]).args(words).output();
+        let mut output = start(words).expect("the tests need docker");
+        if String::from_utf8_lossy(&output.stderr).contains("unknown capability") {
+            let version = run(self.client().args(["version", "--format", "{{.Server.Version}}"]));
+            let major: u32 = version.split('.').next().and_then(|it| it.parse().ok()).expect("a version");
+            assert!(major < 23, "Docker {version} should know all capabilities");
+            output = start(&with_old_capabilities(words)).expect("the tests need docker");
+        }
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// The first process of a container; `None` if it has ended.
+    pub(crate) fn pid(&self, container: &str) -> Option<u32> {
+        let format = "--format={{.State.Pid}}";
+        let output = self.client().args(["inspect", format, container]).output().ok()?;
+        // Of a container that has ended it is 0.
+        String::from_utf8_lossy(&output.stdout).trim().parse().ok().filter(|pid| *pid != 0)
+    }
+
+    /// What a container has written so far.
+    pub(crate) fn logs(&self, container: &str) -> String {
+        let output = self.client().args(["logs", container]).output().expect("the tests need docker");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    }
+
     /// A container that does nothing but run; gives its id.
     pub(crate) fn busy(&self, name: &str, label: &str) -> String {
         let root = self.dir.join("busy-root");
@@ -57,6 +92,20 @@ impl Docker {
             ["run", "--detach", "--network=none", "--name", name, "--label", label, "localhost/busy:1"];
         run(self.client().args(args)).trim().to_owned()
     }
+}
+
+/// The words for a Docker before version 23, which doesn't know the capabilities that were split
+/// off from `SYS_ADMIN`: that takes their place, as docs/install.md says.
+fn with_old_capabilities(words: &[String]) -> Vec<String> {
+    const NEW: [&str; 3] = ["BPF", "PERFMON", "CHECKPOINT_RESTORE"];
+    let mut words: Vec<String> = words.to_vec();
+    let is_new = |words: &[String]| {
+        words.windows(2).position(|pair| pair[0] == "--cap-add" && NEW.contains(&&*pair[1]))
+    };
+    while let Some(at) = is_new(&words) {
+        words.drain(at..at + 2);
+    }
+    [["--cap-add", "SYS_ADMIN"].map(str::to_owned).to_vec(), words].concat()
 }
 
 impl Drop for Docker {

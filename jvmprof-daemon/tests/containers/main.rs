@@ -1,11 +1,15 @@
-//! Pods of a real containerd, profiled: whose samples they are said to be. Needs root, containerd
-//! and runc.
+//! Pods of a real containerd, profiled: whose samples they are said to be; and what is deployed, in
+//! its containers. Needs root, containerd, runc, Docker and helm.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
+mod collector;
 mod daemonset;
 mod docker;
 mod image;
+mod install_md;
+mod kubelet;
 mod node;
+mod requests;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -142,9 +142,19 @@ impl Node {
     }
 
     pub(crate) fn import(&self, archive: &Path) {
+        run(self.ctr().args(["images", "import"]).arg(archive));
+    }
+
+    /// Returns whether a container's process has been started, and hasn't ended.
+    pub(crate) fn is_running(&self, container: &str) -> bool {
+        let tasks = run(self.ctr().args(["tasks", "list"]));
+        tasks.lines().any(|line| line.starts_with(container) && line.contains("RUNNING"))
+    }
+
+    fn ctr(&self) -> Command {
         let mut ctr = Command::new("ctr");
-        ctr.arg("--address").arg(self.socket()).args(["--namespace", "k8s.io", "images", "import"]);
-        run(ctr.arg(archive));
+        ctr.arg("--address").arg(self.socket()).args(["--namespace", "k8s.io"]);
+        ctr
     }
 
     /// A pod in the host's network, since there is no other here.

@@ -12,7 +12,8 @@ import java.util.zip.Deflater;
 
 /**
  * Loads of `cargo xtask bench`: two threads of `mixed` work (streams, regular expressions, hashing, deflating, sorting,
- * exceptions), or megamorphic recursion of so many frames. The threads end after the seconds that the second argument gives.
+ * exceptions), the same work `paced` by sleeps as of a JVM that isn't busy, or megamorphic recursion of so many frames. The
+ * threads end after the seconds that the second argument gives.
  */
 public final class JvmLoad {
     static volatile long sink;
@@ -24,6 +25,8 @@ public final class JvmLoad {
             int seed = number;
             Runnable work = arguments[0].equals("mixed")
                     ? () -> mixed(seed, end)
+                    : arguments[0].equals("paced")
+                    ? () -> paced(seed, end)
                     : () -> deep(Integer.parseInt(arguments[0]), seed, end);
             Thread thread = new Thread(work, "load-" + number);
             thread.start();
@@ -39,6 +42,19 @@ public final class JvmLoad {
         while (System.nanoTime() < end) {
             round++;
             sink += words(round) + digest(round) + deflate(round) + sorted(round) + thrown(round);
+        }
+    }
+
+    static void paced(int seed, long end) {
+        int round = seed;
+        while (System.nanoTime() < end) {
+            round++;
+            sink += words(round) + digest(round) + deflate(round) + sorted(round) + thrown(round);
+            try {
+                Thread.sleep(50);
+            } catch (InterruptedException ended) {
+                return;
+            }
         }
     }
 

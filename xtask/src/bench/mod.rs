@@ -17,6 +17,7 @@ use crate::paths;
 use crate::run::{command_line, require_root, run};
 use crate::setup::build;
 
+mod collector;
 mod compare_builds;
 mod generated_code_names;
 mod jvm;
@@ -42,6 +43,18 @@ pub(crate) struct BenchArgs {
     /// Measure only how much slower programs of some seconds are while the host is profiled
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "json"])]
     slowdown: bool,
+    /// Measure only a collector that daemons of several hosts push to, over TLS with a token
+    #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "json"])]
+    collector: bool,
+    /// How long daemons push to the collector
+    #[arg(long, default_value_t = 10, requires = "collector", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    minutes: u32,
+    /// Daemons, each of which is another host to the collector
+    #[arg(long, default_value_t = 10, requires = "collector", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    hosts: u32,
+    /// JVMs that all of these daemons profile
+    #[arg(long, default_value_t = 10, requires = "collector", value_name = "N")]
+    jvms: u32,
     /// Rounds, in each of which a program runs once alone and once beside each profiler
     #[arg(long, default_value_t = 20, requires = "slowdown", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
@@ -177,6 +190,9 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     files::create_folder(&folder)?;
     if args.jit_alternate {
         return generated_code_names::compare(&jvmprof, args.profile_bee.as_deref(), &folder);
+    }
+    if args.collector {
+        return collector::measure(args, &jvmprof, &folder);
     }
     if args.slowdown {
         return slowdown::measure(args, &jvmprof, &folder);

@@ -1,22 +1,24 @@
 //! `cargo xtask manifests`: renders the Helm charts with helm, and checks them and the manifests
 //! for kustomize against the schemas of Kubernetes.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use anyhow::Context as _;
 
 use crate::files;
 use crate::paths;
 use crate::run::{run, stdout_text};
+use crate::setup::go_tools::{HELM, KUSTOMIZE};
 
 /// Versions of Kubernetes that are checked: the chart's oldest, those around appArmorProfile, and a
 /// new one.
 const KUBERNETES: [&str; 4] = ["1.25", "1.29", "1.30", "1.34"];
-/// Version of the Go module helm.sh/helm/v3.
-const HELM: &str = "v3.19.2";
-/// Version of the Go module sigs.k8s.io/kustomize/kustomize/v5.
-const KUSTOMIZE: &str = "v5.7.1";
-/// PyPI package that contains the schemas.
+/// PyPI package that contains the schemas, and its program.
 const VALIDATE: &str = "kubernetes-validate";
+/// Version of that package.
+const VALIDATE_VERSION: &str = "1.37.0";
 
 /// Values of the daemon's chart that enable all that is off by default.
 const VALUES: &str = r#"
@@ -60,6 +62,11 @@ struct Chart {
     values: Vec<&'static str>,
 }
 
+/// Returns whether all tools are there already.
+pub(crate) fn has_tools() -> bool {
+    [HELM.path(), KUSTOMIZE.path(), validator()].iter().all(|tool| tool.exists())
+}
+
 /// Renders and checks all manifests.
 ///
 /// # Errors
@@ -68,8 +75,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let folder = paths::target().join("manifests");
     files::create_folder(&folder)?;
     let deploy = paths::workspace().join("deploy");
-    let helm = go_tool("helm", "helm.sh/helm/v3/cmd/helm", HELM)?;
-    let validate = validator()?;
+    let helm = HELM.ensure()?;
+    let validator = ensure_validator()?;
     let collector = [&[COLLECTOR_VALUES][..], &OTHER_VOLUMES].concat();
     let charts = [
         Chart { name: "jvmprof", values: vec![VALUES] },
@@ -86,40 +93,41 @@ pub(crate) fn main() -> anyhow::Result<()> {
                 command.args(["template", name]).arg(&chart).args(["--namespace", "jvmprof"]);
                 command.args(["--kube-version", &format!("{version}.0"), "--values"]).arg(&file);
                 let rendered = folder.join(format!("{name}-{number}-{version}.yaml"));
-                check(&validate, version, &rendered, &mut command)?;
+                check(&validator, version, &rendered, &mut command)?;
             }
         }
     }
-    let kustomize = go_tool("kustomize", "sigs.k8s.io/kustomize/kustomize/v5", KUSTOMIZE)?;
-    let mut command = Command::new(kustomize);
+    let mut command = Command::new(KUSTOMIZE.ensure()?);
     command.arg("build").arg(deploy.join("kubernetes"));
     // The manifests there name appArmorProfile.
-    check(&validate, "1.34", &folder.join("kustomize.yaml"), &mut command)
+    check(&validator, "1.34", &folder.join("kustomize.yaml"), &mut command)
 }
 
 /// Writes the output of `render` to a file, and validates it.
-fn check(validate: &Path, version: &str, file: &Path, render: &mut Command) -> anyhow::Result<()> {
+fn check(validator: &Path, version: &str, file: &Path, render: &mut Command) -> anyhow::Result<()> {
     files::write(file, stdout_text(render)?)?;
-    run(Command::new(validate).args(["--strict", "--kubernetes-version", version]).arg(file))
+    let mut validate = Command::new(validator.join("bin").join(VALIDATE));
+    validate.args(["--strict", "--kubernetes-version", version]).arg(file);
+    run(validate.env("PYTHONPATH", validator))
 }
 
-/// Builds a program of a Go module, once.
-fn go_tool(name: &str, package: &str, version: &str) -> anyhow::Result<PathBuf> {
-    let folder = paths::tools().join(format!("{name}-{version}"));
-    let program = folder.join(name);
-    if !program.exists() {
-        run(Command::new("go").arg("install").arg(format!("{package}@{version}")).env("GOBIN", &folder))?;
-    }
-    Ok(program)
+/// Returns the folder of the validator, whether or not it is installed.
+fn validator() -> PathBuf {
+    paths::tools().join(format!("{VALIDATE}-{VALIDATE_VERSION}"))
 }
 
-/// Returns the validator, installed in a Python environment of its own.
-fn validator() -> anyhow::Result<PathBuf> {
-    let folder = paths::tools().join(VALIDATE);
-    let program = folder.join("bin").join(VALIDATE);
-    if !program.exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-        run(Command::new(folder.join("bin/pip")).args(["install", "--quiet", VALIDATE]))?;
+/// Returns the folder of the validator, with what it needs installed there.
+fn ensure_validator() -> anyhow::Result<PathBuf> {
+    let folder = validator();
+    if !folder.exists() {
+        // Only there when all has succeeded.
+        let unfinished = folder.with_extension("unfinished");
+        files::remove_folder(&unfinished)?;
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", &format!("{VALIDATE}=={VALIDATE_VERSION}")]);
+        // Allowed for root: nothing outside of this folder changes.
+        run(pip.arg("--target").arg(&unfinished).env("PIP_ROOT_USER_ACTION", "ignore"))?;
+        fs::rename(&unfinished, &folder).with_context(|| format!("renaming {}", unfinished.display()))?;
     }
-    Ok(program)
+    Ok(folder)
 }

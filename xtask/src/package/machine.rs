@@ -62,6 +62,7 @@ const NOT_NEEDED: [&str; 5] =
 /// A check of `guest.sh` failed; the error has the end of the machine's output.
 pub(super) fn check(folder: &Path, deb: &Path, next: &Path, rpm: &Path) -> anyhow::Result<()> {
     packages::install(packages::FOR_KERNELS)?;
+    packages::install(packages::FOR_BOOTED_PACKAGES)?;
     let folder = folder.join("machine");
     files::create_folder(&folder)?;
     let root = debian(&folder)?;

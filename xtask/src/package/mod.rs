@@ -23,6 +23,8 @@ use crate::setup::tools::{CARGO_DEB, Tool};
 
 /// Target of the build. Naming it keeps the program's flags away from build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Cargo's profile of the program that the tests run.
+const TESTED_PROFILE: &str = "checked";
 /// Upper bound of the image's size in bytes.
 const MAX_IMAGE: u64 = 40 << 20;
 
@@ -46,11 +48,10 @@ pub(crate) fn main(args: &PackageArgs) -> anyhow::Result<()> {
     files::create_folder(&folder)?;
     let program = program(&args.profile, args.program.as_deref())?;
     let generated = generate(&program)?;
-    let deb = deb(&folder, &args.profile, 1)?;
-    let rpm = rpm::build(&folder, &args.profile)?;
-    rpm::check(&rpm, &deb)?;
+    let (deb, rpm) = distribution_packages(&folder, &args.profile)?;
     let archive = archive::build(&folder, &program, &generated)?;
     let root = image_root(&folder, &program)?;
+    check_size(&root)?;
     println!("program: {}\nimage's root: {}", program.display(), root.display());
     println!("packages: {}, {}\narchive: {}", deb.display(), rpm.display(), archive.display());
     if args.check {
@@ -61,26 +62,70 @@ pub(crate) fn main(args: &PackageArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the static program, unless one is `given`, and strips it. Function names stay, for
-/// backtraces.
-fn program(profile: &str, given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let program = paths::target().join(TARGET).join(profile).join("jvmprof");
-    match given {
-        None => build(profile)?,
-        Some(given) => {
-            let folder = program.parent().unwrap_or(&program);
-            files::create_folder(folder)?;
-            // What cargo built there is a link to its own copy, which stays as it is.
-            let _ = fs::remove_file(&program);
-            fs::copy(given, &program).with_context(|| format!("copying {}", given.display()))?;
-        }
+/// Makes the archive, the image's root and, if wanted, both packages for every commit: of the
+/// program that the tests run instead of a static one, so that nothing is built again; for the same
+/// reason the image's size isn't checked. The RPM is installed, upgraded and removed in a root of
+/// its own.
+pub(crate) fn smoke(tested: &Path, with_packages: bool) -> anyhow::Result<()> {
+    // Nothing of it is to be shipped: it lies apart from what `main` makes.
+    let folder = paths::target().join("package-smoke");
+    files::create_folder(&folder)?;
+    let program = copy_program(TESTED_PROFILE, tested)?;
+    strip(&program)?;
+    let generated = generate(&program)?;
+    archive::build(&folder, &program, &generated)?;
+    image_root(&folder, &program)?;
+    if with_packages {
+        packages::install(packages::FOR_PACKAGES)?;
+        let (_, rpm) = distribution_packages(&folder, TESTED_PROFILE)?;
+        rpm_scripts::check(&folder, &rpm)?;
     }
-    run(Command::new("strip").arg("--strip-debug").arg(&program))?;
+    Ok(())
+}
+
+/// Packs the program of this profile into a Debian and an RPM package, and compares the two.
+fn distribution_packages(folder: &Path, profile: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let deb = deb(folder, profile, 1)?;
+    let rpm = rpm::build(folder, profile)?;
+    rpm::check(&rpm, &deb)?;
+    Ok((deb, rpm))
+}
+
+/// Returns where the program of a profile lies that is packed.
+fn packed_program(profile: &str) -> PathBuf {
+    paths::target().join(TARGET).join(profile).join("jvmprof")
+}
+
+/// Builds the static program, unless one is `given`, and strips it.
+fn program(profile: &str, given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let program = match given {
+        None => {
+            build(profile)?;
+            packed_program(profile)
+        }
+        Some(given) => copy_program(profile, given)?,
+    };
+    strip(&program)?;
     let needed = stdout_text(Command::new("readelf").arg("--dynamic").arg(&program))?;
     if needed.contains("(NEEDED)") {
         bail!("{} isn't static: {needed}", program.display());
     }
     Ok(program)
+}
+
+/// Copies a program to where the packed one of this profile lies.
+fn copy_program(profile: &str, given: &Path) -> anyhow::Result<PathBuf> {
+    let program = packed_program(profile);
+    files::create_folder(program.parent().unwrap_or(&program))?;
+    // What cargo built there is a link to its own copy, which stays as it is.
+    let _ = fs::remove_file(&program);
+    fs::copy(given, &program).with_context(|| format!("copying {}", given.display()))?;
+    Ok(program)
+}
+
+/// Removes debug information. Function names stay, for backtraces.
+fn strip(program: &Path) -> anyhow::Result<()> {
+    run(Command::new("strip").arg("--strip-debug").arg(program))
 }
 
 fn build(profile: &str) -> anyhow::Result<()> {
@@ -130,9 +175,13 @@ fn deb(folder: &Path, profile: &str, revision: u32) -> anyhow::Result<PathBuf> {
         "--output",
     ]);
     cargo.env("PATH", path_with(&CARGO_DEB)?);
-    let file = folder.join(format!("jvmprof-{revision}.deb"));
+    let file = folder.join(deb_name(revision));
     run(cargo.arg(&file).current_dir(paths::workspace()))?;
     Ok(file)
+}
+
+fn deb_name(revision: u32) -> String {
+    format!("jvmprof-{revision}.deb")
 }
 
 /// Builds the image's root with the script that the Dockerfile runs.
@@ -141,7 +190,11 @@ fn image_root(folder: &Path, program: &Path) -> anyhow::Result<PathBuf> {
     files::remove_folder(&root)?;
     let script = paths::workspace().join("deploy/container/root.sh");
     run(Command::new(script).arg(program).arg("/etc/ssl/certs/ca-certificates.crt").arg(&root))?;
-    let sizes = stdout_text(Command::new("du").args(["--summarize", "--bytes"]).arg(&root))?;
+    Ok(root)
+}
+
+fn check_size(root: &Path) -> anyhow::Result<()> {
+    let sizes = stdout_text(Command::new("du").args(["--summarize", "--bytes"]).arg(root))?;
     let bytes: u64 = sizes
         .split_whitespace()
         .next()
@@ -151,5 +204,25 @@ fn image_root(folder: &Path, program: &Path) -> anyhow::Result<PathBuf> {
     if bytes >= MAX_IMAGE {
         bail!("{} has {bytes} bytes, more than {MAX_IMAGE}", root.display());
     }
-    Ok(root)
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_install_the_packages_that_are_built() {
+        let mut named = Vec::new();
+        for document in ["docs/deploy.md", "docs/install.md"] {
+            let text = files::read_text(&paths::workspace().join(document)).unwrap();
+            let words = text.split_whitespace().filter_map(|word| word.strip_prefix("./"));
+            let packages = words.filter(|word| word.ends_with(".deb") || word.ends_with(".rpm"));
+            named.extend(packages.map(|package| (document, package.to_owned())));
+        }
+        named.sort_unstable();
+        let (deb, rpm) = (deb_name(1), rpm::FILE.to_owned());
+        let expected = [("docs/deploy.md", deb.clone()), ("docs/install.md", deb), ("docs/install.md", rpm)];
+        assert_eq!(named, expected);
+    }
 }

@@ -11,9 +11,12 @@ use crate::paths;
 use crate::run::{run, stdout_text};
 use crate::setup::tools::CARGO_GENERATE_RPM;
 
+/// Name of the package's file.
+pub(super) const FILE: &str = "jvmprof.rpm";
+
 /// Packs the program.
 pub(super) fn build(folder: &Path, profile: &str) -> anyhow::Result<PathBuf> {
-    let file = folder.join("jvmprof.rpm");
+    let file = folder.join(FILE);
     let mut cargo = Command::new("cargo");
     cargo.args(["generate-rpm", "--package", "jvmprof-daemon", "--target", TARGET, "--profile", profile]);
     cargo.arg("--output").arg(&file).env("PATH", path_with(&CARGO_GENERATE_RPM)?);

@@ -1,6 +1,7 @@
 //! Installation of what tasks need: JDKs, packages, tools, the sources of core; builds of jvmprof.
 
 pub(crate) mod build;
+pub(crate) mod go_tools;
 pub(crate) mod installed_jdks;
 pub(crate) mod packages;
 pub(crate) mod python;

@@ -76,6 +76,10 @@ pub(crate) const FOR_PACKAGES: &[Need] = &[
     Need { package: "ca-certificates", sign: Sign::Package, why: "whom the image trusts" },
     need("dpkg-dev", "dpkg-shlibdeps", "lists what a package depends on"),
     need("rpm", "rpm", "reads the RPM package that is compared with the Debian one"),
+];
+
+/// Packages for `cargo xtask package --check`, beside those for the kernel that it boots.
+pub(crate) const FOR_BOOTED_PACKAGES: &[Need] = &[
     need("debootstrap", "debootstrap", "makes the Debian that the package is tried on"),
     need("cpio", "cpio", "packs what that boots from"),
 ];

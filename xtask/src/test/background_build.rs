@@ -1,10 +1,13 @@
-//! What is built while the first tests run: integration tests, and servers that they push to.
+//! What is built while the first tests run: integration tests, servers that they push to, and tools
+//! that render charts and make packages.
 
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
 use super::cargo_tests::build_integration_tests;
+use crate::setup::go_tools::{HELM, KUSTOMIZE};
 use crate::setup::servers;
+use crate::setup::tools::{CARGO_DEB, CARGO_GENERATE_RPM};
 
 /// Servers that are to be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +20,11 @@ pub(super) enum Servers {
 }
 
 /// Builds the daemon's integration tests, with the program that they test, whose path it sends as
-/// soon as they are there; then servers. That runs beside tests, which come first where both want a
-/// processor.
+/// soon as they are there; then servers, and tools. That runs beside tests, which come first where
+/// both want a processor.
 pub(super) fn build_in_background(
     wanted: Servers,
+    package_builders: bool,
     tests_built: &Sender<anyhow::Result<PathBuf>>,
 ) -> anyhow::Result<()> {
     // This thread's alone, and that of all that it starts.
@@ -31,11 +35,19 @@ pub(super) fn build_in_background(
     let _ = tests_built.send(build_integration_tests());
     if wanted != Servers::Found {
         servers::OTEL_COLLECTOR.ensure()?;
+        for tool in [HELM, KUSTOMIZE] {
+            tool.ensure()?;
+        }
     }
     for server in servers::LARGE.iter().filter(|_| wanted == Servers::All) {
         // Not all that they consist of is served everywhere. The run says what it left out.
         if let Err(error) = server.ensure() {
             eprintln!("error: {error:#}");
+        }
+    }
+    if package_builders {
+        for tool in [CARGO_DEB, CARGO_GENERATE_RPM] {
+            tool.ensure()?;
         }
     }
     Ok(())

@@ -25,6 +25,7 @@ use self::programs::Programs;
 use self::suites::Suites;
 use crate::ebpf;
 use crate::kernels;
+use crate::package::{self, kubernetes_manifests};
 use crate::paths;
 use crate::run::{require_root, run, stdout_text};
 use crate::setup::installed_jdks::{self, InstalledJdk};
@@ -45,8 +46,11 @@ pub(crate) struct TestArgs {
     /// more on two CPUs, once
     #[arg(long, env = "JVMPROF_TEST_SERVERS")]
     servers: bool,
-    /// After so many minutes leave out, and name, the soak and the kernel that boots: for machines
-    /// that end a run
+    /// Build cargo-deb and cargo-generate-rpm, and make both packages of the program that is tested
+    #[arg(long, env = "JVMPROF_TEST_DISTRIBUTION_PACKAGES")]
+    distribution_packages: bool,
+    /// After so many minutes leave out, and name, the soak, what is shipped, and the kernel that
+    /// boots: for machines that end a run
     #[arg(long, env = "JVMPROF_TEST_TIME_LIMIT", value_name = "MINUTES")]
     time_limit: Option<u64>,
 }
@@ -78,7 +82,8 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
             (false, false) => Servers::Small,
         };
         let (sender, tests_built) = mpsc::channel();
-        let built = scope.spawn(move || build_in_background(servers, &sender));
+        let package_builders = args.distribution_packages && !args.no_setup;
+        let built = scope.spawn(move || build_in_background(servers, package_builders, &sender));
         suites.check("clippy", clippy);
         suites.check("cargo deny", deny);
         suites.check("kernel programs are current", ebpf::check);
@@ -114,9 +119,25 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
         suites.check("stacks of the zoo's programs", || zoo::smoke(&jdks, &binary));
         suites.check("profiles of allocation", || allocation::smoke(&jdks, &binary));
         suites.check_in_time("a short soak", || soak::short(&binary));
+        check_shipped(&mut suites, args, &binary);
         suites.check_in_time("kernel 6.12", || kernels::short(&binary));
         suites.close()
     })
+}
+
+/// Checks charts and manifests as their tools render them, and what is packed of the program.
+fn check_shipped(suites: &mut Suites, args: &TestArgs, binary: &Path) {
+    const CHARTS: &str = "charts and manifests";
+    if args.no_setup && !kubernetes_manifests::has_tools() {
+        suites.leave_out([format!("{CHARTS}: `cargo xtask manifests` installs their tools")]);
+    } else {
+        suites.check_in_time(CHARTS, kubernetes_manifests::main);
+    }
+    let with_packages = args.distribution_packages;
+    if !with_packages {
+        suites.leave_out(["packages of distributions: `--distribution-packages` makes them".to_owned()]);
+    }
+    suites.check_in_time("what is shipped", || package::smoke(binary, with_packages));
 }
 
 /// Tests that need neither root nor setup.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::setup::go_tools::HELM;
 use crate::setup::{installed_jdks, packages, python, servers, test_packages};
 
 /// Programs of this machine that tests use.
@@ -32,6 +33,7 @@ impl Programs {
             (installed_jdks::TEST_JDKS, installed_jdks::list(&self.jdks)),
             (python::TEST_PYTHON, self.python.display().to_string()),
             (test_packages::TEST_PACKAGES, self.packages.display().to_string()),
+            (HELM.variable, HELM.path().display().to_string()),
         ];
         let large = servers::LARGE.into_iter().filter(|server| server.path().is_file());
         let servers = [servers::OTEL_COLLECTOR].into_iter().chain(large);

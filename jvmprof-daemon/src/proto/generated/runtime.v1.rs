@@ -344,8 +344,12 @@ pub struct LinuxContainerSecurityContext {
     pub run_as_user: ::core::option::Option<Int64Value>,
     #[prost(bool, tag = "7")]
     pub readonly_rootfs: bool,
+    #[prost(int64, repeated, tag = "8")]
+    pub supplemental_groups: ::prost::alloc::vec::Vec<i64>,
     #[prost(bool, tag = "11")]
     pub no_new_privs: bool,
+    #[prost(message, optional, tag = "12")]
+    pub run_as_group: ::core::option::Option<Int64Value>,
     #[prost(string, repeated, tag = "13")]
     pub masked_paths: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "14")]
