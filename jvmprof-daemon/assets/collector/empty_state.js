@@ -9,7 +9,7 @@
 
   /// The command of a profiler that pushes to the collector at the page's `location`.
   jvmprof.daemonCommand = function ({ protocol, hostname, port, origin }) {
-    const isHere = LOOPBACK.test(hostname) && protocol === "http:";
+    const isHere = LOOPBACK.test(hostname) && !protocol.startsWith("https");
     const to = isHere ? `--collector-address ${hostname}:${port || 80}` : `--remote-store-address ${origin}`;
     return `sudo jvmprof daemon ${to}`;
   };

@@ -178,7 +178,8 @@ impl ProfileReader {
         let group = query.group.as_ref().filter(|by| has_several(&series, by));
         let has_activities = unit == ShownUnit::Samples && is_cpu_time(&selected.series);
         let has_thread_kinds = has_activities || unit.is_of_waits();
-        let request = RequestContext { reader: self, query, group, has_thread_kinds, begin: Instant::now() };
+        let begin = Instant::now();
+        let request = RequestContext { reader: self, query, group, has_activities, has_thread_kinds, begin };
         let mut plan = request.plan(&selected);
         let mut base_plan = selected_base.as_ref().map(|base| request.plan(base));
         let mut plans: Vec<_> = base_plan.iter_mut().chain([&mut plan]).collect();

@@ -248,7 +248,8 @@ mod tests {
 
     #[test]
     fn censuses_take_their_share_and_no_more() {
-        let programs: [(&str, fn(u32) -> u64, f64); 4] = [
+        type Buffers = fn(u32) -> u64;
+        let programs: [(&str, Buffers, f64); 4] = [
             ("steady", |_| 500, 0.018),
             ("bursts", |turn| if turn % 8 < 4 { 1000 } else { 10 }, 0.012),
             ("growing", |turn| 50 + u64::from(turn) * 10, 0.018),

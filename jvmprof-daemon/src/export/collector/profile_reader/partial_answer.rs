@@ -133,7 +133,12 @@ impl SelectionContext<'_, '_> {
     }
 
     fn builder(&self) -> TreeBuilder {
-        let mut builder = TreeBuilder::of_stacks(self.request.query.stacks.clone());
+        let mut stacks = self.request.query.stacks.clone();
+        if !self.request.has_activities {
+            // Samples of waits have no activity that could be among those wanted.
+            stacks.activities.clear();
+        }
+        let mut builder = TreeBuilder::of_stacks(stacks);
         if self.request.has_thread_kinds {
             builder.count_activities();
         }

@@ -46,7 +46,9 @@ pub(super) struct RequestContext<'a> {
     pub(super) reader: &'a ProfileReader,
     pub(super) query: &'a Query,
     pub(super) group: Option<&'a Group>,
-    /// What samples were taken in is counted, and by which kinds of threads.
+    /// Samples say what JVMs did in them.
+    pub(super) has_activities: bool,
+    /// Samples say by which kinds of threads they were taken, which is counted.
     pub(super) has_thread_kinds: bool,
     pub(super) begin: Instant,
 }
