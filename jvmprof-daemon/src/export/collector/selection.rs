@@ -145,8 +145,8 @@ impl Query {
     /// nothing. `under_group` names the groups that nodes of `under` are in; `edit` and `through`
     /// leave stacks out ([`StackEdits`]). `base_from`, `base_to` and `base_match` select what that
     /// is compared with. `times=1` counts samples by their own times as far as these are known,
-    /// `times=known` leaves out the others; with `part=MS-MS`, since `from`, only those of a part of
-    /// the range count, whose times are known.
+    /// `times=known` leaves out the others; with `part=MS-MS`, since `from`, only those of a part
+    /// of the range count, whose times are known.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
         let (mut main, mut base) = (SelectionParts::default(), SelectionParts::default());
         let (mut group, mut under_groups, mut edits) = (None, BTreeSet::new(), StackEdits::default());

@@ -120,7 +120,8 @@ impl BlockerFields {
         })
     }
 
-    /// Reads where threads have their names; `None` while the JVM starts, or if it doesn't say that.
+    /// Reads where threads have their names; `None` while the JVM starts, or if it doesn't say
+    /// that.
     pub(crate) fn names(
         &self,
         variables: NameVariables,

@@ -33,8 +33,8 @@ const HEAD_BYTES: usize = 1024;
 const COUNT: usize = 10;
 /// Mangled names of `StubCodeDesc::_list`, `VtableStubs::_table`,
 /// `java_lang_Thread::_park_blocker_offset`, `Thread::_thr_current`, `VMThread::_cur_vm_operation`,
-/// `java_lang_Thread::_name_offset`, and `java_lang_String::_value_offset` and `_coder_offset`, each
-/// followed by the name that it has in older JDKs.
+/// `java_lang_Thread::_name_offset`, and `java_lang_String::_value_offset` and `_coder_offset`,
+/// each followed by the name that it has in older JDKs.
 const NAMES: [&str; COUNT] = [
     "_ZN12StubCodeDesc5_listE",
     "_ZN11VtableStubs6_tableE",

@@ -169,8 +169,8 @@ fn a_virtual_thread_that_has_a_monitor_is_not_taken_for_its_carrier() {
     }
 }
 
-/// Threads that take a monitor once, of which every other one ends then, and more of them that never
-/// do and take their places.
+/// Threads that take a monitor once, of which every other one ends then, and more of them that
+/// never do and take their places.
 const REQUESTS: &str = r#"
 public class Requests {
     static final Object stock = new Object();
