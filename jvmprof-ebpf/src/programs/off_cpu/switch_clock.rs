@@ -12,8 +12,8 @@ use jvmprof_common::switch_clock::SwitchClock;
 
 use crate::{globals, task::TypedTask};
 
-/// Returns the time of this CPU's switch, `CLOCK_MONOTONIC` in ns. `clock`: this CPU's; `blocked`: the thread that is
-/// switched away, if it blocks; `next`: the one that comes.
+/// Returns the time of this CPU's switch, `CLOCK_MONOTONIC` in ns. `clock`: this CPU's; `blocked`:
+/// the thread that is switched away, if it blocks; `next`: the one that comes.
 #[inline(always)]
 pub fn now(clock: &mut SwitchClock, blocked: Option<TypedTask>, next: TypedTask) -> u64 {
     // SAFETY: helper without arguments.
