@@ -21,8 +21,8 @@
     return samples;
   };
 
-  /// Which of the stacks a ProfileView shows: `{part, edits, basePart}`, those of a part of the time
-  /// and what edits leave of them, beside those of another part if there are two.
+  /// Returns the stacks that a ProfileView shows: `{part, edits, basePart}`, those of a part of the
+  /// time and what edits leave of them, beside those of another part if there are two.
   jvmprof.chosenStacks = function (view) {
     const edits = jvmprof.filters(view.state.edits.map(jvmprof.parseEdit).filter(Boolean), view.has());
     const { part, basePart } = view.times ? view.state : { part: null, basePart: null };
@@ -126,8 +126,8 @@
       return this.failed?.error ?? null;
     }
 
-    /// Asks for the tree of these stacks, once; with null nothing is wanted any more. What was asked
-    /// for before goes on until something else is.
+    /// Asks for the tree of these stacks, once; with null nothing is wanted any more. What was
+    /// asked for before goes on until something else is.
     want(stacks) {
       this.wanted = stacks && keyOf(stacks);
       if (this.failed?.key !== this.wanted) this.failed = null;

@@ -25,8 +25,8 @@
     }
 
     /// Shows the parts of the time, `clock`: see view.js, and those edits that do something to the
-    /// view of these `frames`, of data that `has` what `jvmprof.hasEffect` asks for; the others stay
-    /// as they are. `idle`: see `jvmprof.idleChip`.
+    /// view of these `frames`, of data that `has` what `jvmprof.hasEffect` asks for; the others
+    /// stay as they are. `idle`: see `jvmprof.idleChip`.
     show(edits, { part, basePart, clock }, frames, has, idle = null) {
       this.texts = edits.map(({ text }) => text);
       this.shown = edits.filter((edit) => jvmprof.hasEffect(edit, frames, { ...has, hasIdle: idle !== null }));

@@ -176,8 +176,8 @@
       return { hasThreadKinds, hasActivities: hasThreadKinds && this.isTime() };
     }
 
-    /// Shows what edits leave, the whole or the chosen part of it, or two parts beside each other, as
-    /// it was before anything below a frame was fetched, which may be again then.
+    /// Shows what edits leave, the whole or the chosen part of it, or two parts beside each other,
+    /// as it was before anything below a frame was fetched, which may be again then.
     showUnfetched() {
       this.asked = new Set();
       const { whole, times } = this;
