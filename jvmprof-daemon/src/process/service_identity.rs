@@ -27,7 +27,7 @@ pub struct ServiceIdentity {
     pub attributes: ResourceAttributes,
 }
 
-/// What a process says of its service, by the place where it says so.
+/// The identity that a process states of its service, by the place where it says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatedIdentity {
     environment: ServiceIdentity,
@@ -104,8 +104,8 @@ fn texts(bytes: &[u8]) -> impl Iterator<Item = &str> {
     bytes.split(|byte| *byte == 0).filter_map(|text| str::from_utf8(text).ok())
 }
 
-/// Returns a variable of an environment: `NAME=VALUE`, each followed by a zero byte. Of two with the
-/// same name the first one counts, as for `getenv`.
+/// Returns a variable of an environment: `NAME=VALUE`, each followed by a zero byte. Of two with
+/// the same name the first one counts, as for `getenv`.
 fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a str> {
     texts(environment).find_map(|text| text.strip_prefix(name)?.strip_prefix('='))
 }
@@ -119,8 +119,8 @@ fn of_environment(bytes: &[u8]) -> ServiceIdentity {
 }
 
 /// Parses the options of a JVM, in the order in which it reads them: those of `JAVA_TOOL_OPTIONS`,
-/// those that the `java` launcher has of `JDK_JAVA_OPTIONS` and of its arguments, each followed by a
-/// zero byte, and those of `_JAVA_OPTIONS`. Of two properties with the same name the last one
+/// those that the `java` launcher has of `JDK_JAVA_OPTIONS` and of its arguments, each followed by
+/// a zero byte, and those of `_JAVA_OPTIONS`. Of two properties with the same name the last one
 /// counts, as for the JVM.
 fn of_options(arguments: &[u8], environment: &[u8]) -> ServiceIdentity {
     let of_variable = |name: &str| split_options(variable(environment, name).unwrap_or_default());

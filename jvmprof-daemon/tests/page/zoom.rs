@@ -128,7 +128,8 @@ fn zooming_in_a_part_fetches_what_was_pruned_of_this_part() {
     assert_eq!(browser.complaints, [""; 0]);
 }
 
-/// Samples of both sides below the zoomed frame that end in `[pruned]`, and those that end anywhere.
+/// Samples of both sides below the zoomed frame that end in `[pruned]`, and those that end
+/// anywhere.
 const SIDES: &str = "(() => { const [pruned, own] = [[0, 0], [0, 0]]; const todo = [jvmprof.view.zoomedNode]; \
 const add = (sums, of) => of.forEach((samples, side) => (sums[side] += samples)); while (todo.length) { \
 const node = todo.pop(); if (node.fn.kind === 'pruned') add(pruned, node.sides); add(own, node.ownSides); \

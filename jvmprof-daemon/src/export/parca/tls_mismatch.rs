@@ -18,7 +18,8 @@ const GREETING_TIME: Duration = Duration::from_secs(2);
 /// Types of TLS records (RFC 8446, section 5.1) that answer a greeting.
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
-/// Size of the head of a frame of HTTP/2, and where it has the frame's type (RFC 9113, section 4.1).
+/// Size of the head of a frame of HTTP/2, and where it has the frame's type (RFC 9113, section
+/// 4.1).
 const FRAME_HEAD: usize = 9;
 const FRAME_TYPE: usize = 3;
 /// The type of the frame with which each server of HTTP/2 begins.
@@ -41,7 +42,7 @@ const CERTIFICATE_ALERTS: [AlertDescription; 8] = [
     AlertDescription::CertificateRequired,
 ];
 
-/// Who speaks TLS, and who is refused.
+/// The side that speaks TLS, or is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::export) enum TlsMismatch {
     /// We do; the server answers in plaintext.

@@ -1,4 +1,4 @@
-//! Where a JVM keeps what its threads wait for: see [`jvmprof_common::blocker`].
+//! Fields in which a JVM keeps what its threads wait for: see [`jvmprof_common::blocker`].
 
 use jvmprof_common::blocker::BlockerLayout;
 
@@ -32,7 +32,7 @@ pub(crate) struct BlockerFields {
     flags: FlagFields,
 }
 
-/// Where the threads of one JVM say what they wait for.
+/// The places where the threads of one JVM say what they wait for.
 #[derive(Clone, Debug)]
 pub struct JvmBlockers {
     /// But for [`BlockerLayout::current_thread`].
@@ -120,7 +120,8 @@ impl BlockerFields {
         })
     }
 
-    /// Reads where threads have their names; `None` while the JVM starts, or if it doesn't say that.
+    /// Reads where threads have their names; `None` while the JVM starts, or if it doesn't say
+    /// that.
     pub(crate) fn names(
         &self,
         variables: NameVariables,

@@ -99,8 +99,8 @@ impl ThreadFields {
         Some(known.filter_map(thread).collect())
     }
 
-    /// Returns the id of the thread with this `JavaThread`, as the kernel knows it in the thread's own
-    /// pid namespace.
+    /// Returns the id of the thread with this `JavaThread`, as the kernel knows it in the thread's
+    /// own pid namespace.
     pub(crate) fn tid_of(&self, thread: Avma, memory: &impl ProcessMemory) -> Option<u32> {
         let os_thread = Avma(memory.read_u64(thread.wrapping_add(self.osthread.into()))?);
         Some(memory.read_u64(os_thread.wrapping_add(self.thread_id.into()))? as u32)

@@ -1,4 +1,4 @@
-//! Which thread has a monitor: what `ObjectMonitor::_owner` means.
+//! Owners of monitors: what `ObjectMonitor::_owner` means.
 //!
 //! Up to JDK 23 it is the address of a `JavaThread`, or an address in its stack, where a lock that
 //! has become a monitor since has its record (openjdk src/hotspot/share/runtime/synchronizer.cpp,
@@ -125,7 +125,8 @@ impl OwnerFields {
         let mut words = words.chunks(5).zip(objects.chunks(2)).zip(ids);
         let owner = |thread: &JavaThread| {
             let ((words, objects), id) = words.next()?;
-            // A virtual thread, whose number it has while it runs on it, has come or gone meanwhile.
+            // A virtual thread, whose number it has while it runs on it, has come or gone
+            // meanwhile.
             if self.owner_id.and(words[2]) != id {
                 return None;
             }

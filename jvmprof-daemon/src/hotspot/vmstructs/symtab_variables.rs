@@ -33,8 +33,8 @@ const HEAD_BYTES: usize = 1024;
 const COUNT: usize = 10;
 /// Mangled names of `StubCodeDesc::_list`, `VtableStubs::_table`,
 /// `java_lang_Thread::_park_blocker_offset`, `Thread::_thr_current`, `VMThread::_cur_vm_operation`,
-/// `java_lang_Thread::_name_offset`, and `java_lang_String::_value_offset` and `_coder_offset`, each
-/// followed by the name that it has in older JDKs.
+/// `java_lang_Thread::_name_offset`, and `java_lang_String::_value_offset` and `_coder_offset`,
+/// each followed by the name that it has in older JDKs.
 const NAMES: [&str; COUNT] = [
     "_ZN12StubCodeDesc5_listE",
     "_ZN11VtableStubs6_tableE",
@@ -61,7 +61,7 @@ pub struct SymtabVariables {
     pub vm_operation: Option<Avma>,
 }
 
-/// Where the variables are that lead to what threads wait for.
+/// The addresses of the variables that lead to what threads wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockerVariables {
     /// `Thread::_thr_current`: the distance from the begin of the module's thread-local variables.
@@ -71,7 +71,7 @@ pub struct BlockerVariables {
     pub names: NameVariables,
 }
 
-/// Where the variables are that say where threads have their names: each is an `int`.
+/// The addresses of the variables that say where threads have their names: each is an `int`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameVariables {
     /// `java_lang_Thread::_name_offset`.

@@ -1,5 +1,5 @@
-//! Which thread has a contended monitor, where its name as the kernel keeps it, or its place in
-//! memory, is another one's too: pools, virtual threads, threads that live for milliseconds.
+//! Owners of contended monitors whose names as the kernel keeps them, or whose places in memory,
+//! are other threads' too: pools, virtual threads, threads that live for milliseconds.
 
 use std::fs;
 use std::path::Path;
@@ -169,8 +169,8 @@ fn a_virtual_thread_that_has_a_monitor_is_not_taken_for_its_carrier() {
     }
 }
 
-/// Threads that take a monitor once, of which every other one ends then, and more of them that never
-/// do and take their places.
+/// Threads that take a monitor once, of which every other one ends then, and more of them that
+/// never do and take their places.
 const REQUESTS: &str = r#"
 public class Requests {
     static final Object stock = new Object();

@@ -1,4 +1,4 @@
-//! What a request leaves out of the stacks, in the words of the page's address
+//! Edits that a request makes to the stacks, in the words of the page's address
 //! (`assets/tree/edits.js`).
 
 use crate::profile::call_tree::{FunctionPattern, MAX_WANTED, StackFilter};
@@ -36,8 +36,8 @@ pub(super) struct StackEdits {
 }
 
 impl StackEdits {
-    /// Adds `only:NAME`, `hide:NAME`, `activity:NAME` or `thread:NAME`. Activities are alternatives,
-    /// and so are kinds of threads.
+    /// Adds `only:NAME`, `hide:NAME`, `activity:NAME` or `thread:NAME`. Activities are
+    /// alternatives, and so are kinds of threads.
     pub(super) fn add_edit(&mut self, edit: &str) -> Result<(), EditError> {
         let (kind, name) = edit.split_once(':').unwrap_or((edit, ""));
         self.check("edit", if name.is_empty() { kind } else { name })?;
