@@ -1,5 +1,5 @@
 //! A fleet of daemons and one server, on virtual time: the delays and the windows are the daemon's
-//! own, the server and the network are a model. `docs/delivery.md` has the results.
+//! own, the server and the network are a model. `docs/measurements/sinks.md` has the results.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
