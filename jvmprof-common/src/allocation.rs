@@ -11,7 +11,7 @@ mod random_distance;
 
 pub use random_distance::RandomDistance;
 
-/// What the daemon wants of a JVM, by its thread group id.
+/// The daemon's settings for a JVM, by its thread group id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocationTarget {
@@ -31,7 +31,7 @@ pub struct AllocationTarget {
     pub reserved: u32,
 }
 
-/// What the kernel program remembers of a thread, by its id.
+/// State of an allocating thread in the kernel program, by its id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocatingThread {
@@ -59,7 +59,7 @@ pub struct AllocatingThread {
     pub to_census: RandomDistance,
 }
 
-/// What a process has allocated since it became a target, by its thread group id.
+/// Totals of what a process has allocated since it became a target, by its thread group id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocatedTotals {
@@ -104,7 +104,7 @@ pub struct ObjectTotals {
     pub bytes: u64,
 }
 
-/// What a kept event says beside its stack: the first words of its sample.
+/// Data of a kept event beside its stack: the first words of its sample.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocationRecord {

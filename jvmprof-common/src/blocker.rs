@@ -1,4 +1,4 @@
-//! What a thread of a JVM waits for, as the JVM itself keeps it: the monitor that the thread enters
+//! The blocker of a thread of a JVM, as the JVM itself keeps it: the monitor that the thread enters
 //! or waits on, or the blocker that it was parked with (`LockSupport.park(Object)`).
 //!
 //! The same code reads it in the kernel program when the thread runs again, and in the daemon while
@@ -16,7 +16,7 @@ use crate::unwind::hotspot::continuation::load_barriers;
 /// Map `u32 -> BlockerLayout`, by thread group id. Exec removes an entry.
 pub const BLOCKER_LAYOUTS: &str = "BLOCKER_LAYOUTS";
 
-/// Where a JVM keeps what its threads wait for.
+/// Offsets at which a JVM keeps what its threads wait for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockerLayout {
@@ -54,7 +54,7 @@ const _: () = assert!(
     "no padding: the daemon writes its bytes"
 );
 
-/// How a thread waits for an object.
+/// The way in which a thread waits for an object.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockerKind {

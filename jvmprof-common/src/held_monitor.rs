@@ -1,6 +1,6 @@
-//! Who has a monitor while another thread waits for it. A thread that is about to wait for one
-//! notes it with its owner; a sample of that owner finds it there, and says that it has it, if the
-//! monitor itself still does.
+//! The holder of a monitor while another thread waits for it. A thread that is about to wait for
+//! one notes it with its owner; a sample of that owner finds it there, and says that it has it, if
+//! the monitor itself still does.
 //!
 //! Neither has to stop the other: the note only says where to look, and whether a thread has a
 //! monitor is read while that thread stands still.
@@ -74,7 +74,7 @@ pub fn held_monitor(
     0
 }
 
-/// What a monitor's owner is where a thread has it.
+/// The values of a monitor's owner that mean that a thread has it.
 #[derive(Clone, Copy)]
 struct OwnerThread {
     /// The `JavaThread`, or where the JVM has numbers for its threads, that.

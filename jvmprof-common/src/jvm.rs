@@ -1,4 +1,4 @@
-//! What the kernel program knows of one HotSpot JVM: addresses and field offsets that the daemon
+//! Layout of one HotSpot JVM for the kernel program: addresses and field offsets that the daemon
 //! read from the JVM's own vmStructs, and the check value that distinguishes one tenant of a
 //! `Method`'s address from the next.
 
@@ -97,8 +97,9 @@ pub struct JvmLayout {
     pub reserved: [u16; 2],
 }
 
-/// What is needed to follow references within the Java heap. Collectors that move objects while
-/// threads run leave references to where an object was; their forwarding tables lead on.
+/// Data of a collector that is needed to follow references within the Java heap. Collectors that
+/// move objects while threads run leave references to where an object was; their forwarding tables
+/// lead on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GarbageCollector {

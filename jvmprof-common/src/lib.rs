@@ -1,5 +1,5 @@
-//! What the kernel programs and the daemon of jvmprof share: the ABI of their maps and records, and
-//! the unwinder.
+//! Code that the kernel programs and the daemon of jvmprof share: the ABI of their maps and
+//! records, and the unwinder.
 //!
 //! # Overview
 //!

@@ -11,7 +11,7 @@ use core::mem::offset_of;
 use crate::blocker::Blocker;
 use crate::switch_clock::SwitchClock;
 
-/// What the daemon wants.
+/// The daemon's settings for waits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OffCpuSettings {
@@ -97,7 +97,7 @@ pub struct ReportedPart {
     pub until_ns: u64,
 }
 
-/// What a CPU's switches keep from one to the next.
+/// State that a CPU's switches keep from one to the next.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuSwitches {
@@ -121,7 +121,7 @@ pub struct WaitTotals {
     pub lost_waits: u64,
 }
 
-/// What a kept wait says beside its stack: the first words of its sample.
+/// Data of a kept wait beside its stack: the first words of its sample.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitRecord {

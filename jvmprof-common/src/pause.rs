@@ -67,7 +67,8 @@ pub const NO_OPERATION: u64 = 1;
 /// The first word of each [`PauseRecord`]: "jvmstop" and the version of this layout.
 pub const PAUSE_MAGIC: u64 = u64::from_le_bytes(*b"jvmstop\x01");
 
-/// What `sun.gc.cause` says between collections, and the bits of its first word that this is.
+/// The text of `sun.gc.cause` between collections, and the bits of its first word that it is
+/// compared by.
 pub const NO_CAUSE: u64 = u64::from_le_bytes(*b"No GC\0\0\0");
 pub const NO_CAUSE_BITS: u64 = 0xffff_ffff_ffff;
 

@@ -7,9 +7,9 @@
 /// Bytes of a record before its attributes: trace id (16), span id (8), valid (1), trace flags (1),
 /// bytes of attributes (2).
 pub const RECORD_HEADER_BYTES: usize = 28;
-/// Where `valid` is: 1 if there is a context.
+/// Offset of `valid`: 1 if there is a context.
 pub const VALID_OFFSET: usize = 24;
-/// Where the bytes of attributes are: a `u16`.
+/// Offset of the number of bytes of attributes: a `u16`.
 pub const ATTRIBUTES_SIZE_OFFSET: usize = 26;
 /// Bytes of a record that are copied, at most: what the OTEP recommends as a record's limit.
 pub const MAX_RECORD_BYTES: usize = 640;

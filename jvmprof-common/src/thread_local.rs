@@ -4,7 +4,7 @@
 
 use crate::address::Avma;
 
-/// Where the threads of a process have a thread-local variable.
+/// Location of a thread-local variable in the threads of a process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadLocalVariable {

@@ -199,7 +199,7 @@ const RA_AFTER_CLONE: u32 = 6;
 const SIGNAL: u32 = 1 << 12;
 
 impl PackedRule {
-    /// As two words, to lie where other things may lie.
+    /// Returns the entry as two words, to lie where other things may lie.
     #[inline(always)]
     pub const fn to_words(self) -> [u64; 2] {
         [

@@ -1,4 +1,4 @@
-//! What compiled code keeps below its frame around a call of a collector's barrier.
+//! Spills that compiled code keeps below its frame around a call of a collector's barrier.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 #[macro_use]

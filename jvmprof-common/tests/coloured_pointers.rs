@@ -1,4 +1,4 @@
-//! Where references of moving collectors lead, over memory as these collectors leave it.
+//! Targets of references of moving collectors, over memory as these collectors leave it.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! How far frames are built, at each instruction of prologues and epilogues as HotSpot emits them.
+//! Layouts of frames, at each instruction of prologues and epilogues as HotSpot emits them.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! Where the frames of a chunk begin while the JVM is bringing them back, over memory as it leaves
+//! Begins of the frames of a chunk while the JVM is bringing them back, over memory as it leaves
 //! it.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 

@@ -1,4 +1,4 @@
-//! What the collector takes to answer its page: of one JVM with trees of several sizes, and of 50
+//! Cost of the collector's answers to its page: of one JVM with trees of several sizes, and of 50
 //! JVMs over a longer and longer time.
 //!
 //! `cargo bench --bench answers`: no browser, no network; each answer is made three times, and the

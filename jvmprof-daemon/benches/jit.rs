@@ -1,4 +1,4 @@
-//! What a large perf map costs: `cargo bench --bench jit`.
+//! Cost of a large perf map: `cargo bench --bench jit`.
 //!
 //! A map of 1,000,000 entries is read, asked as one of 10,000 is, and then grows by 10,000 lines a
 //! second, read on by the thread that does so in the daemon. Not a divan benchmark: what counts is

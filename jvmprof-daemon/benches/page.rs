@@ -1,4 +1,4 @@
-//! What the pages take in a real Chromium: the collector's with trees of 1,000, 10,000 and 100,000
+//! Cost of the pages in a real Chromium: the collector's with trees of 1,000, 10,000 and 100,000
 //! nodes, and recorded ones, which have 20,000 at most, with up to 18,000 cells in their heatmap.
 //!
 //! `cargo bench --bench page`: needs Chromium. Figures are of headless software rendering: the

@@ -1,4 +1,4 @@
-//! What it costs to turn ten seconds of a busy host into pprof, and to merge pprof again.
+//! Cost of turning ten seconds of a busy host into pprof, and to merge pprof again.
 //!
 //! `cargo bench --bench profile`: 200 processes, 50 stacks each, 60 frames deep, Java with inlined
 //! lines.

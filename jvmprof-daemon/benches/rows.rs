@@ -1,4 +1,4 @@
-//! What unwind rows cost: `cargo bench --bench rows [-- FILE...]`.
+//! Cost of unwind rows: `cargo bench --bench rows [-- FILE...]`.
 //!
 //! The time from a file's section to the kernel's form of its rows, and how large that is. Not a
 //! divan benchmark: what counts is bytes a row, and time by megabyte of `.eh_frame`.

@@ -41,7 +41,8 @@ pub struct SampleType {
 /// The number of a sample that a [`SampleType`] shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleNumber {
-    /// What the sample stands for: see [`crate::profile::model::Sample::count`].
+    /// The number of events that the sample stands for: see
+    /// [`crate::profile::model::Sample::count`].
     Count,
     /// The sum of their values.
     Value,
@@ -72,7 +73,7 @@ pub struct NumberLabel {
     pub unit: &'static str,
 }
 
-/// What a picture counts.
+/// The unit of what a picture counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShownUnit {
@@ -268,7 +269,7 @@ const PAUSE: EventDescriptor = EventDescriptor {
     period_type: PAUSES,
     number_label: Some(PAUSE_BEGIN),
 };
-/// When a pause began: nanoseconds since 1970.
+/// The begin of a pause: nanoseconds since 1970.
 pub const PAUSE_BEGIN: NumberLabel = NumberLabel { name: "begin", unit: "nanoseconds" };
 
 const WALL_TIME: SampleType = SampleType { name: "wall", unit: "nanoseconds", number: SampleNumber::Value };

@@ -1,4 +1,4 @@
-//! What the daemon sets before it loads the object: kernel field offsets and switches.
+//! Variables that the daemon sets before it loads the object: kernel field offsets and switches.
 //!
 //! They are read-only data to the verifier, so that a switch that is off removes its code.
 

@@ -31,7 +31,7 @@ pub const FROZEN: u32 = 2;
 
 /// The context of a kind of programs.
 pub trait ProgramKind: EbpfContext + Sized {
-    /// What its samples are of.
+    /// The event that its samples are of.
     const EVENT: Event;
 
     /// Returns the context at this address.

@@ -131,7 +131,7 @@ impl ScratchSlot {
     }
 }
 
-/// What [`find_claimed`] returns where there is none.
+/// The value that [`find_claimed`] returns where there is none.
 const NO_SLOT: u64 = u64::MAX;
 
 /// Returns the slot that a thread has claimed. A global function: the verifier checks what follows

@@ -1,4 +1,4 @@
-//! What the code of the steppers does for the sake of the eBPF verifier, and for nothing else.
+//! Measures in the code of the steppers for the sake of the eBPF verifier, and for nothing else.
 //!
 //! - Loops are bounded, and indices are masked with a power of two.
 //! - State lies in memory of the CPU, so that the verifier sees the same state at each turn of a

@@ -21,8 +21,8 @@
     return samples;
   };
 
-  /// Which of the stacks a ProfileView shows: `{part, edits, basePart}`, those of a part of the
-  /// time and what edits leave of them, beside those of another part if there are two.
+  /// Returns the stacks that a ProfileView shows: `{part, edits, basePart}`, those of a part of
+  /// the time and what edits leave of them, beside those of another part if there are two.
   jvmprof.chosenStacks = function (view) {
     const edits = jvmprof.filters(view.state.edits.map(jvmprof.parseEdit).filter(Boolean), view.has());
     const { part, basePart } = view.times ? view.state : { part: null, basePart: null };

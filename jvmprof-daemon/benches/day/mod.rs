@@ -28,7 +28,7 @@ pub(crate) fn end() -> SystemTime {
     SystemTime::UNIX_EPOCH + END
 }
 
-/// What the command line says behind `day`.
+/// The options of the command line behind `day`.
 pub(crate) struct DayOptions {
     /// What a profile covers.
     window: Duration,

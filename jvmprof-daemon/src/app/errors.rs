@@ -38,7 +38,7 @@ pub(super) fn exit_code(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Why there is nothing that this process could profile.
+/// The reason why there is nothing that this process could profile.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CannotProfile {
     #[error(

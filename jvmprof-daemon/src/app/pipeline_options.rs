@@ -1,4 +1,4 @@
-//! From sampling flags to the pipeline's options.
+//! The pipeline's options, made of sampling flags.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -35,7 +35,7 @@ use crate::export::retry_after;
 /// The part of an answer's body that is read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// What a request is allowed by. Files are read for every request.
+/// The credentials of a request. Files are read for every request.
 #[derive(Clone, Debug)]
 pub enum Credentials {
     /// A file with `user:password`.
@@ -114,7 +114,7 @@ pub(in crate::export) struct HttpClient {
     plain_url: Option<Url>,
 }
 
-/// What a backend, or a proxy before it, has answered.
+/// The answer of a backend, or of a proxy before it.
 #[derive(Debug)]
 pub(in crate::export) struct HttpAnswer {
     pub(in crate::export) status: StatusCode,
@@ -234,7 +234,7 @@ async fn read(mut body: Incoming, until: Instant) -> (Bytes, bool) {
     }
 }
 
-/// What an error means if it is clear, else the error with its causes.
+/// Describes an error: what it means if that is clear, else the error with its causes.
 fn describe(error: &(dyn Error + 'static)) -> String {
     if let Some(mismatch) = tls_mismatch::of_cause(error) {
         return mismatch.to_string();

@@ -3,7 +3,7 @@
 use crate::process::procfs::ProcfsError;
 use crate::types::Avma;
 
-/// Why a process isn't known as a JVM.
+/// The reason why a process isn't known as a JVM.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HotspotError {
@@ -72,7 +72,7 @@ pub enum NamingError {
 }
 
 impl NamingError {
-    /// For people and for counters.
+    /// Returns the reason in words, for people and for counters.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unreadable => "memory is gone",

@@ -1,4 +1,4 @@
-//! What is remembered of the JVMs' code, limited in bytes and shared by all of them.
+//! Cache of what was read of the JVMs' code, limited in bytes and shared by all of them.
 //!
 //! Keys say which code is meant, not only where it is: a compile id, which a JVM never uses twice,
 //! or the check over what a method is. So an entry is never wrong, it is only not asked for any

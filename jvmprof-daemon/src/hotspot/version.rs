@@ -1,4 +1,4 @@
-//! Which HotSpot it is.
+//! Version of a HotSpot.
 
 use std::fmt;
 

@@ -48,7 +48,7 @@ impl Small {
     }
 }
 
-/// No process can have such a pid.
+/// Returns a pid that no process can have.
 fn pid(process: u64) -> u32 {
     5_000_000 + process as u32
 }

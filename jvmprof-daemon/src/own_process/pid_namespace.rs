@@ -9,7 +9,7 @@ const OWN: &str = "/proc/self/ns/pid";
 /// Inode of the initial pid namespace: `PROC_PID_INIT_INO`, include/linux/proc_ns.h.
 const INITIAL: &str = "pid:[4026531836]";
 
-/// What to do where pids aren't the host's.
+/// Advice where pids aren't the host's.
 pub const ADVICE: &str = "run with the host's pids: on the host itself, with `docker run --pid=host`, or \
                           with `hostPID: true` (Kubernetes); in a node that is a container itself, as \
                           kind's are, this can't be had";

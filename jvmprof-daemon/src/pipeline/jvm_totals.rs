@@ -1,4 +1,4 @@
-//! Where the time of each JVM went since it was first sampled: totals for metrics.
+//! Totals of each JVM's time since it was first sampled, for metrics.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -22,7 +22,7 @@ pub struct JvmName {
     pub name: String,
 }
 
-/// What the series of one JVM are called, as far as that is known.
+/// The name of the series of one JVM, as far as that is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SeriesName {
     name: Option<JvmName>,

@@ -1,4 +1,4 @@
-//! From kernel events to batches: the one loop that `record` and `daemon` share.
+//! The pipeline from kernel events to batches: the one loop that `record` and `daemon` share.
 //!
 //! # The way of a sample
 //!

@@ -1,4 +1,4 @@
-//! Where the threads of a process have a thread-local variable: the one that points to their
+//! Locations of thread-local variables in the threads of a process: the one that points to their
 //! context, and those that libraries keep for themselves.
 
 use std::time::{Duration, Instant};

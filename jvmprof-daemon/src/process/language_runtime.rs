@@ -1,4 +1,4 @@
-//! What a process runs on, by the files that it has mapped: the label `runtime`.
+//! The language runtime of a process, by the files that it has mapped: the label `runtime`.
 
 use std::path::Path;
 

@@ -27,7 +27,7 @@ pub struct ServiceIdentity {
     pub attributes: ResourceAttributes,
 }
 
-/// What a process says of its service, by the place where it says so.
+/// The identity that a process states of its service, by the place where it says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatedIdentity {
     environment: ServiceIdentity,

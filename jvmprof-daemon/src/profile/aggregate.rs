@@ -77,7 +77,7 @@ pub struct NamedStack {
     pub pending: bool,
 }
 
-/// What an event, or several, count for in their stack.
+/// The weight of an event, or of several, in their stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleWeight {
     /// Events of different strata are counted apart; the estimate at the window's end makes numbers

@@ -13,7 +13,7 @@ pub const SIGNIFICANT_Z: f64 = 3.0;
 /// Events of both sides together below which the test means nothing.
 const LEAST_EVENTS: f64 = 10.0;
 
-/// What is known of one side, beside its counts.
+/// Data of one side, beside its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ComparedSide {
     /// The time that a count stands for; 0 for bytes and objects.
@@ -42,7 +42,7 @@ impl ComparedSide {
     }
 }
 
-/// What counts of two sides are divided by to be compared.
+/// The divisor of the counts of two sides that are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Normalisation {
     /// All counts of the side: which share a function has.

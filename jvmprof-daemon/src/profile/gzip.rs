@@ -25,8 +25,8 @@ pub fn is_gzip(bytes: &[u8]) -> bool {
 pub struct GzipCompressor(Compress);
 
 impl Default for GzipCompressor {
-    /// At the fastest level: profiles are small and packed all the time, and higher levels gain
-    /// little on them.
+    /// Makes a compressor of the fastest level: profiles are small and packed all the time, and
+    /// higher levels gain little on them.
     fn default() -> Self {
         // 32 KiB to look back into, as much as the format has.
         Self(Compress::new_gzip(Compression::fast(), 15))

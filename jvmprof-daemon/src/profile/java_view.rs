@@ -49,7 +49,7 @@ impl JavaView {
     }
 }
 
-/// What a stack's leaf became.
+/// The result for a stack's leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaf {
     Kept,

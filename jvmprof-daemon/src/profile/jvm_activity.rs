@@ -1,6 +1,6 @@
-//! Where a JVM's CPU time goes: what a sample of it was taken in, by the kind of its thread and by
-//! the frames of its stack. The rules are the two tables of this file; `docs/pages.md` says them in
-//! words. The page filters by both.
+//! Activities that a JVM's CPU time goes to: what a sample of it was taken in, by the kind of its
+//! thread and by the frames of its stack. The rules are the two tables of this file;
+//! `docs/pages.md` says them in words. The page filters by both.
 //!
 //! Functions: openjdk src/hotspot/share (classfile/systemDictionary.cpp, oops/instanceKlass.cpp,
 //! runtime/safepoint.cpp, runtime/handshake.cpp, gc/shared/gcVMOperations.hpp, gc/*/*Barrier*.cpp).
@@ -15,7 +15,7 @@ pub const THREAD_KIND_LABEL: &str = "thread_kind";
 /// A label that series of JVMs have.
 pub const JVM_LABEL: &str = "jvm_version";
 
-/// What a sample of CPU time was taken in. The numbers are those of `ACTIVITIES` in
+/// The activity that a sample of CPU time was taken in. The numbers are those of `ACTIVITIES` in
 /// `activities.js`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -113,7 +113,7 @@ impl ThreadKind {
     }
 }
 
-/// What a sample was taken in, by which kind of thread, and of which process.
+/// The activity that a sample was taken in, the kind of its thread, and its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SampledIn {
     pub activity: JvmActivity,
@@ -149,7 +149,7 @@ impl Serialize for SampledIn {
     }
 }
 
-/// How the samples of a kind of thread are divided.
+/// The division of the samples of a kind of thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Division {
     /// All of them are this.
@@ -235,11 +235,11 @@ const FRAMES: &[(JvmActivity, &[&str])] = &[
     ),
 ];
 
-/// What the methods of static initializers are called: what they run is the application's, though
-/// it is run while a class is loaded.
+/// The name of the methods of static initializers: what they run is the application's, though it is
+/// run while a class is loaded.
 const CLASS_INITIALIZER: &str = ".<clinit>";
 
-/// What a function says of the stacks that it is in.
+/// The role of a function in the stacks that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameRole {
     Is(JvmActivity),
@@ -261,7 +261,7 @@ impl FrameRole {
     }
 }
 
-/// What the leaf of a stack runs.
+/// The code that the leaf of a stack runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeafCode {
     /// Java, and what HotSpot or another compiler generated for it.
@@ -304,7 +304,7 @@ pub(super) fn activity_of(
     }
 }
 
-/// What is known of the thread of a sample.
+/// The thread of a sample, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JvmThread<'a> {
     /// The value of the label `thread_kind`.

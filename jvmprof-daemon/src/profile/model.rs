@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::event_type::{EventType, SampleNumber, SamplesByEvent};
 use crate::types::{Avma, BuildId, FileOffset};
 
-/// What kind of code a frame ran; decides its colour in flame graphs and its mapping in pprof.
+/// The kind of code that a frame ran; decides its colour in flame graphs and its mapping in pprof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FrameKind {
     /// The kernel or one of its modules.
@@ -59,8 +59,8 @@ pub enum ExecutionMode {
 }
 
 impl ExecutionMode {
-    /// What `--java-frame-types` appends to the method's name. `_[0]`, `_[1]`, `_[j]` and `_[i]`
-    /// are those of async-profiler's `ann` option.
+    /// Returns the suffix that `--java-frame-types` appends to the method's name. `_[0]`, `_[1]`,
+    /// `_[j]` and `_[i]` are those of async-profiler's `ann` option.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Interpreted => "_[0]",
@@ -98,7 +98,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// One of which nothing but its name is known.
+    /// Makes a line of which nothing but its name is known.
     pub fn named(name: impl Into<Arc<str>>) -> Self {
         let name = name.into();
         Self { system_name: Arc::clone(&name), name, file: None, line: 0, bci: None, mode: None }

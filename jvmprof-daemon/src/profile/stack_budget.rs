@@ -68,7 +68,7 @@ impl StackBudget {
         Arc::clone(&self.marker)
     }
 
-    /// For the next window.
+    /// Empties it for the next window.
     pub(super) fn clear(&mut self) {
         (self.bytes, self.times_bytes) = (0, 0);
     }

@@ -10,14 +10,14 @@
 //! [`SymbolizedStack`]. [`Symbolizer::cached`] finds the names of most samples before: those of an
 //! equal stack. At a window's end [`Symbolizer::end_window`] names what was deferred.
 //!
-//! | owner | folder | what it does |
-//! |---|---|---|
-//! | `Publisher` | `publish_to_kernel` | fills the tables of the kernel programs with a process's regions,
-//! rows and JVM; loads rows |
-//! | `Completer` | `stack` | continues a stack where the kernel program stopped; whole stacks that
-//! were named before |
-//! | `Namer` | `namer`, `java`, `jit`, `native`, `kernel_frames` | names frames: at once
-//! those of Java, deferred those of native and generated code |
+//! Three owners do the work:
+//!
+//! - `Publisher` (`publish_to_kernel`) fills the tables of the kernel programs with a process's
+//!   regions, rows and JVM, and loads rows.
+//! - `Completer` (`stack`) continues a stack where the kernel program stopped, and has the whole
+//!   stacks that were named before.
+//! - `Namer` (`namer`, `java`, `jit`, `native`, `kernel_frames`) names frames: those of Java at
+//!   once, those of native and generated code later.
 
 mod counts;
 mod frames;

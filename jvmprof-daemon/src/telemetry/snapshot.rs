@@ -27,7 +27,7 @@ pub struct MetricsSnapshot {
     pub usage: SelfUsage,
 }
 
-/// Whether the host is profiled.
+/// The state of profiling of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostStatus {
     pub is_profiled: bool,

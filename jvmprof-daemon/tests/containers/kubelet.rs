@@ -1,4 +1,4 @@
-//! What a kubelet makes of a pod's manifest, for its runtime.
+//! Requests that a kubelet makes of a pod's manifest, for its runtime.
 
 use jvmprof_daemon::proto::cri::security_profile::ProfileType;
 use jvmprof_daemon::proto::cri::{

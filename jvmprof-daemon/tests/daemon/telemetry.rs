@@ -1,5 +1,5 @@
-//! What a running daemon tells of itself: metrics, health, logs, and the service manager's
-//! protocol. Needs root.
+//! Telemetry of a running daemon: metrics, health, logs, and the service manager's protocol. Needs
+//! root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! What frames call where they wait, against the class files.
+//! Callees of frames that wait, against the class files.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! What class files say of methods, as `javap` prints it: the truth that names and lines are held
-//! against.
+//! Methods of class files, as `javap` prints it: the truth that names and lines are held against.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! What a JVM itself says of its compiled code, as a cross-check: `jcmd PID Compiler.perfmap`, JDK
-//! 17 and later.
+//! A JVM's own map of its compiled code, as a cross-check: `jcmd PID Compiler.perfmap`, JDK 17 and
+//! later.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -76,7 +76,7 @@ pub(crate) fn request(compiled: &CompiledMethod, pc: u64) -> PhysicalFrame {
     PhysicalFrame::Compiled { pc: Avma(pc), blob, compile_id, osr }
 }
 
-/// What was found at all pcs of all compiled methods.
+/// Names that were found at all pcs of all compiled methods.
 #[derive(Default)]
 struct Seen {
     frames: usize,

@@ -1,5 +1,5 @@
-//! Which JVMs' allocations are seen: those whose functions can be found, and that rules choose; and
-//! what a JVM that lies of itself comes to.
+//! The JVMs whose allocations are seen: those whose functions can be found, and that rules choose;
+//! and what a JVM that lies of itself comes to.
 
 use std::fs;
 use std::net::TcpListener;

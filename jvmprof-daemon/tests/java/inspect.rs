@@ -1,4 +1,4 @@
-//! What is told of JVMs: inspect, doctor, labels. Needs root and the JDKs of `JVMPROF_TEST_JDKS`.
+//! Reports on JVMs: inspect, doctor, labels. Needs root and the JDKs of `JVMPROF_TEST_JDKS`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

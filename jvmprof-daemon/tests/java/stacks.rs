@@ -124,7 +124,7 @@ fn start(home: &Path, classes: &Path, flags: &[&str], program: &[&str]) -> Workl
     Workload::start(&home.join("bin/java"), &args)
 }
 
-/// What `jvmprof record` found.
+/// The results of `jvmprof record`.
 struct Recorded {
     summary: Value,
     samples: u64,

@@ -1,4 +1,4 @@
-//! What is shown live on a terminal of its own, over a real JVM: `top`, and `record`'s progress.
+//! Live views on a terminal of its own, over a real JVM: `top`, and `record`'s progress.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};

@@ -145,7 +145,7 @@ fn a_record_that_is_refused_in_part_ends_what_was_there() {
     assert_eq!((counters.malformed, counters.over_limit), (3, 1));
 }
 
-/// What a writer tells.
+/// A record that a writer writes.
 #[derive(Clone, Debug)]
 enum Told {
     Load { place: u64, size: u64, name: usize },
@@ -161,8 +161,8 @@ fn told() -> impl Strategy<Value = Vec<(bool, Told)>> {
     vec((any::<bool>(), prop_oneof![2 => load, 1 => moved]), 0..14)
 }
 
-/// Of one place: since when which name, by the place where its code begins and the record that told
-/// it.
+/// The versions of one place: since when which name, by the place where its code begins and the
+/// record that told it.
 type Versions = Vec<(u64, Option<(usize, u64, usize)>)>;
 
 fn write(all: &mut [Versions], place: u64, size: u64, time: u64, code: Option<(usize, u64, usize)>) {

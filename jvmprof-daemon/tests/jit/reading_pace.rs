@@ -1,5 +1,5 @@
-//! What the files of one process may cost, and whom they are believed of. Asked with times of its
-//! own, so that seconds take none; counted in bytes that are read.
+//! The cost that the files of one process may have, and whom they are believed of. Asked with times
+//! of its own, so that seconds take none; counted in bytes that are read.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -14,7 +14,7 @@ pub(crate) type Folded = Vec<(String, u64)>;
 
 const SOURCE: &str = include_str!("programs/alternate.c");
 
-/// What was found: samples by (who called, what was named).
+/// The samples that were found: by (who called, what was named).
 pub(crate) struct Seen {
     pub(crate) summary: Value,
     pub(crate) stacks: Folded,

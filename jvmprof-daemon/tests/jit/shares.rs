@@ -1,5 +1,5 @@
-//! How much of the time functions and what they call take, by what was sampled here and by node's
-//! own profiler.
+//! Shares of the time that functions and what they call take, by what was sampled here and by
+//! node's own profiler.
 
 use std::collections::{BTreeMap, BTreeSet};
 

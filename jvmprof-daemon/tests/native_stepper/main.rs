@@ -35,7 +35,7 @@ const GOROUTINE_STEPS: usize = 200_000;
 /// Bytes of stack that a program uses at most.
 const MAX_STACK: u64 = 8 << 20;
 
-/// What was seen of one program.
+/// The counts of one program.
 #[derive(Default)]
 struct Seen {
     steps: usize,

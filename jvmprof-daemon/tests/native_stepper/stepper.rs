@@ -24,7 +24,7 @@ use super::truth::Truth;
 
 pub(crate) use libc::user_regs_struct as Registers;
 
-/// What an instruction has done to the stack.
+/// The effect of an instruction on the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// A signal's handler was entered instead.

@@ -1,4 +1,4 @@
-//! Which frames a thread's stack has, known by having watched every call, return and signal.
+//! The frames that a thread's stack has, known by having watched every call, return and signal.
 
 use jvmprof_common::unwind::Cursor;
 

@@ -20,7 +20,7 @@ pub(crate) struct Walk {
     end: Option<End>,
 }
 
-/// Why a walk ended.
+/// The reason why a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     NoRow,

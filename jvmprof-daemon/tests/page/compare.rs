@@ -23,7 +23,7 @@ fn usual(start: SystemTime, seed: u64) -> Batch {
     window(start, WINDOW, 4_000, Shape::Program, &mut Numbers::new(seed))
 }
 
-/// What is new in a load.
+/// The regression in a load.
 struct Regression {
     /// The function in which its samples end.
     leaf: String,

@@ -159,7 +159,7 @@ fn source(name: &str) -> String {
     format!("{}.java", class.split('$').next().unwrap_or(class))
 }
 
-/// How calls go on from a function.
+/// The way in which calls go on from a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// To a few others, as in programs that people write.

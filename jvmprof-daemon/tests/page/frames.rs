@@ -1,4 +1,4 @@
-//! Which frames are shown, and callers and callees of one function.
+//! Choice of the frames that are shown, and callers and callees of one function.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,5 +1,5 @@
-//! What can be reached in windows of a desktop, half of one, and a telephone, and how the heads and
-//! the table's bars look there.
+//! Controls that can be reached in windows of a desktop, half of one, and a telephone, and how the
+//! heads and the table's bars look there.
 
 use std::time::{Duration, SystemTime};
 

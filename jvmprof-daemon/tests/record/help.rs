@@ -1,4 +1,4 @@
-//! What the program says of itself: help, completions, manual pages. Needs no rights.
+//! The program's documentation of itself: help, completions, manual pages. Needs no rights.
 
 use std::fs;
 use std::process::Command;

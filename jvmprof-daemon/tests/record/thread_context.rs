@@ -13,7 +13,7 @@ use crate::support::{Workload, record_json, scratch};
 
 const REQUESTS: &str = "record/thread_context_requests.c";
 
-/// How a program is built: the flags of the library that publishes contexts, if that isn't a part
+/// The build of a program: the flags of the library that publishes contexts, if that isn't a part
 /// of the program; if it is loaded while the program runs; the compiler.
 type Build<'a> = (&'a str, Option<&'a [&'a str]>, bool, &'a str);
 

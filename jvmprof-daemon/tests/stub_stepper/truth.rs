@@ -1,4 +1,4 @@
-//! Which frames a thread's stack has, known by having watched every call.
+//! The frames that a thread's stack has, known by having watched every call.
 
 use super::stepper::Registers;
 

@@ -1,5 +1,5 @@
-//! What processes write for profilers and debuggers, and leave when they end: in `/tmp`, or where
-//! they run.
+//! Files that processes write for profilers and debuggers, and leave when they end: in `/tmp`, or
+//! where they run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What the tests of the command line share. A program that a test needs and that isn't there fails
-//! the test by name.
+//! Helpers that the tests of the command line share. A program that a test needs and that isn't
+//! there fails the test by name.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod keys;

@@ -9,7 +9,7 @@ pub(crate) const KEEP_ALL: [&str; 6] =
 /// Difference between what is measured and what is recorded, as a part of the time.
 pub(crate) const TOLERANCE: f64 = 0.02;
 
-/// What a program has measured of its waits, in nanoseconds.
+/// The waits that a program has measured, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     pub(crate) wall: f64,

@@ -154,7 +154,7 @@ fn handle(ctx: &ProbeContext, allocation: &Allocation) {
     }
 }
 
-/// What an event was kept for: see [`AllocationRecord`]. No bytes: it isn't kept.
+/// The bytes that an event was kept for: see [`AllocationRecord`]. No bytes: it isn't kept.
 #[derive(Clone, Copy, Default)]
 struct Weighed {
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Where the kernel enters: the programs that it runs, but for those that are tail-called
+//! Entry points: the programs that the kernel runs, but for those that are tail-called
 //! ([`crate::walk`]) and those of [`crate::process_filter`].
 
 pub mod allocation;

@@ -182,7 +182,7 @@ fn is_at_breakpoint(regs: &pt_regs) -> bool {
         && user_memory::read_byte(Avma(regs.rip) - 1) == Some(INT3)
 }
 
-/// In the order of their numbers in instruction encodings.
+/// Keeps the registers in the order of their numbers in instruction encodings.
 #[inline(always)]
 fn keep_registers(header: &mut SampleHeader, regs: &pt_regs) {
     header.registers = [

@@ -1,5 +1,5 @@
-//! What a thread of a JVM waits for, and who has it: see [`jvmprof_common::blocker`] and
-//! [`jvmprof_common::held_monitor`].
+//! The blockers of threads of JVMs, and the monitors that they hold: see
+//! [`jvmprof_common::blocker`] and [`jvmprof_common::held_monitor`].
 
 use aya_ebpf::{helpers::bpf_get_current_task, macros::map, maps::HashMap};
 use jvmprof_common::{

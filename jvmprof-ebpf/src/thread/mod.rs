@@ -1,4 +1,5 @@
-//! What the sampled thread's process says of it: the context of its request, and what it waits for.
+//! Data that the sampled thread's process publishes of it: the context of its request, and what it
+//! waits for.
 
 pub mod blocker;
 pub mod context;

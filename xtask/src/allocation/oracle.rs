@@ -1,4 +1,4 @@
-//! What the oracle program says that it has allocated.
+//! The allocations that the oracle program says that it has made.
 
 use std::collections::BTreeMap;
 

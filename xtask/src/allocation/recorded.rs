@@ -1,4 +1,4 @@
-//! What a recording says of the same program.
+//! The allocations of the same program in a recording.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::files;
 
 /// The class of the oracle whose methods are its paths.
 const WORKER: &str = "Allocations$Worker.";
-/// How the JVM names the class of a lambda, before a number.
+/// The name that the JVM gives the class of a lambda, before a number.
 const LAMBDA: &str = "$$Lambda";
 
 /// A recording: bytes by class and path.

@@ -51,7 +51,7 @@ pub(crate) fn main(args: &KernelsArgs) -> anyhow::Result<()> {
     run_suite(lines, args.jdk.as_deref(), build::fast)
 }
 
-/// For every commit: one line of kernels.
+/// Checks one line of kernels, for every commit.
 pub(crate) fn short(jvmprof: &Path) -> anyhow::Result<()> {
     run_suite(&[Line::V6_12], None, || Ok(jvmprof.to_owned()))
 }

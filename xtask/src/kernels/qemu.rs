@@ -14,12 +14,12 @@ use super::debian::DebianKernel;
 use super::report::{Step, parse, tail};
 use crate::run::{KillOnDrop, command_line};
 
-/// How long a boot with the whole suite may take on the clock, which is the machine's, too; it
+/// The time that a boot with the whole suite may take on the clock, which is the machine's, too; it
 /// takes an eighth of that on an idle host.
 const SUITE: Limit = Limit::Elapsed(Duration::from_secs(480));
 
-/// When a machine is given up that doesn't go off by itself. It says by what clock the machine runs
-/// as well.
+/// The limit at which a machine is given up that doesn't go off by itself. It says by what clock
+/// the machine runs as well.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Limit {
     /// By the host's clock, for machines whose samples are counted over real time.
@@ -30,8 +30,8 @@ pub(crate) enum Limit {
     Processor(Duration),
 }
 
-/// How many times its limit of processor time a machine may take by the host's clock: a qemu that
-/// hangs uses none.
+/// The factor of its limit of processor time that a machine may take by the host's clock: a qemu
+/// that hangs uses none.
 const BUSY: u32 = 10;
 
 /// The machine's clock goes on by 2 ns an instruction, and skips times in which it has nothing to

@@ -11,7 +11,7 @@ use crate::files;
 use crate::paths;
 use crate::run::{run, stdout_text};
 
-/// What is in the archive, beside the program, and where that is in the sources.
+/// The files in the archive beside the program, and where that is in the sources.
 const FILES: [(&str, &str); 6] = [
     ("LICENSE", "LICENSE"),
     ("README.md", "README.md"),

@@ -40,7 +40,7 @@ StandardOutput=journal+console
 StandardError=journal+console
 ";
 
-/// How the script names a check that it begins.
+/// The words by which the script names a check that it begins.
 const BEGINS: &str = "begins ";
 
 /// The script's last line.
@@ -49,7 +49,8 @@ const END: &str = "the end";
 /// Several times what the whole check needs of qemu's processor time.
 const LIMIT: qemu::Limit = qemu::Limit::Processor(Duration::from_secs(1800));
 
-/// What the machine has beside a minimal Debian. rpm: the RPM's scripts talk to the same systemd.
+/// Packages that the machine has beside a minimal Debian. rpm: the RPM's scripts talk to the same
+/// systemd.
 const INCLUDED: &str = "systemd,systemd-sysv,dbus,procps,rpm";
 
 /// Parts of an installed system that aren't needed in memory.

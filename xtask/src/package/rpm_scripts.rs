@@ -16,8 +16,8 @@ const PROGRAMS: [&str; 3] = ["/bin/sh", "/bin/cat", "/bin/rmdir"];
 
 const CALLS: &str = "calls";
 
-/// What the scripts must call: while it is installed, upgraded and removed, where the kernel lets
-/// nobody profile at first.
+/// The calls that the scripts must make: while it is installed, upgraded and removed, where the
+/// kernel lets nobody profile at first.
 const EXPECTED: [&str; 3] = [
     "systemctl daemon-reload
 systemd-sysctl 60-jvmprof.conf

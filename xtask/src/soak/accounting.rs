@@ -77,7 +77,7 @@ impl Accounting<'_> {
         }
     }
 
-    /// What daemons that ended in good order didn't record.
+    /// Returns what daemons that ended in good order didn't record.
     fn discrepancies_of_runs(&self, event: &str) -> impl Iterator<Item = String> {
         self.runs.iter().filter(|run| !run.killed).filter_map(move |run| {
             let (taken, recorded) = (run.taken.of(event), &run.recorded);

@@ -16,7 +16,7 @@ use super::ledger::SamplesByEvent;
 
 /// The name that the kernel programs give it.
 const MAP: &str = "COUNTERS";
-/// How long the daemon may take to load its programs.
+/// The time that the daemon may take to load its programs.
 const START: Duration = Duration::from_secs(120);
 
 /// The counters of one daemon's programs.

@@ -1,4 +1,4 @@
-//! Whether a daemon's memory grows.
+//! Check that a daemon's memory doesn't grow.
 
 use std::fs;
 

@@ -38,7 +38,7 @@ use crate::setup::build;
 const MEMORY_MINUTES: f64 = 10.0;
 /// The spool's disk. A short run fills it with a file.
 const DISK_KIB: u32 = 4096;
-/// How long the spool may take to become empty at the end.
+/// The time that the spool may take to become empty at the end.
 const DRAIN: Duration = Duration::from_secs(180);
 const TICK: Duration = Duration::from_millis(200);
 
@@ -67,7 +67,7 @@ enum Event {
     DiskFreed,
 }
 
-/// What happens after which share of the time.
+/// The events, each after its share of the time.
 const SCHEDULE: [(f64, Event); 14] = [
     (0.08, Event::BackendKilled),
     (0.14, Event::BackendStarted),
@@ -86,12 +86,13 @@ const SCHEDULE: [(f64, Event); 14] = [
     (0.86, Event::BackendStarted),
 ];
 
-/// How often the daemon gets SIGHUP, also while the backend is away and the disk is full.
+/// The number of times that the daemon gets SIGHUP, also while the backend is away and the disk is
+/// full.
 const HANGUPS: u32 = 23;
 /// The share of the time in which it does: what the last ones change has to be seen in the backend.
 const HANGUPS_SHARE: f64 = 0.95;
 
-/// For every commit: all that happens in a long one, in little time.
+/// Runs all that happens in a long soak in little time, for every commit.
 pub(crate) fn short(jvmprof: &Path) -> anyhow::Result<()> {
     main(&Args { minutes: 1.5, jvms: 6, processes: 120, jvmprof: Some(jvmprof.to_owned()) })
 }
@@ -157,7 +158,7 @@ struct Scene {
     hangup_interval: Duration,
 }
 
-/// Each second SIGHUP finds the settings as they were.
+/// Returns the labels' version: each second SIGHUP finds the settings as they were.
 fn labels_version(hangups: u32) -> String {
     hangups.div_ceil(2).to_string()
 }

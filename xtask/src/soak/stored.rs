@@ -16,7 +16,7 @@ pub(super) const SETTINGS_LABEL: &str = "settings";
 /// The label with a series's event.
 const NAME_LABEL: &str = "__name__";
 
-/// What lies in the collector's folder.
+/// The profiles that lie in the collector's folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StoredProfiles {
     /// By the name of the event.
@@ -25,7 +25,7 @@ pub(super) struct StoredProfiles {
     pub(super) settings: BTreeSet<String>,
 }
 
-/// What lies there of one event.
+/// The samples of one event that lie there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StoredSamples {
     pub(super) profiles: u64,
@@ -44,7 +44,7 @@ struct Comments {
 }
 
 impl StoredProfiles {
-    /// From the names of the files, `<start>-<duration>-<samples>-<number>.pb.gz`, and where the
+    /// Reads the names of the files, `<start>-<duration>-<samples>-<number>.pb.gz`, and where the
     /// values are estimates from the comments in them.
     pub(super) fn read(store: &Path) -> anyhow::Result<Self> {
         let root = store.join("series");

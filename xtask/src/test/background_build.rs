@@ -1,4 +1,4 @@
-//! What is built while the first tests run: integration tests, servers that they push to, and tools
+//! Builds that run beside the first tests: integration tests, servers that they push to, and tools
 //! that render charts and make packages.
 
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::setup::tools::{CARGO_DEB, CARGO_GENERATE_RPM};
 /// Servers that are to be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Servers {
-    /// What is there will do.
+    /// Uses what is there.
     Found,
     /// Those that take a minute.
     Small,

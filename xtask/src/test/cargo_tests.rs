@@ -20,7 +20,7 @@ pub(super) const UNIT_TESTS: &[&str] = &["--lib", "--bin", "xtask"];
 /// The package whose integration tests watch a running system.
 const DAEMON: &str = "jvmprof-daemon";
 
-/// How tests are built. Overflows and debug assertions fail them either way.
+/// The profile that tests are built with. Overflows and debug assertions fail them either way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Profile {
     /// Builds in a fraction of the other's time.

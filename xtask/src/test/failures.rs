@@ -1,4 +1,4 @@
-//! Which tests of a `cargo test` failed, and what they said.
+//! The tests of a `cargo test` that failed, and what they said.
 
 /// A test that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ pub(super) struct Count {
     pub(super) failed: u64,
 }
 
-/// What is known of a suite's tests.
+/// The tests of a suite, as far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct Tests {
     pub(super) count: Count,

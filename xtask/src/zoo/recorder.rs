@@ -23,7 +23,7 @@ struct RecordedLosses {
     losses: BTreeMap<String, u64>,
 }
 
-/// What a recording is of.
+/// The event that a recording is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum RecordedEvent {

@@ -58,7 +58,7 @@ mod tests {
 
     use crate::app::args::{Cli, Command};
 
-    /// What stands in a deployed file behind `--`, with a value for each.
+    /// The flags in a deployed file, with a value for each.
     fn flags(file: &str) -> Vec<String> {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
         let text = std::fs::read_to_string(root.join(file)).expect("it is committed");

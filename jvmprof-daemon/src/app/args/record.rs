@@ -33,7 +33,7 @@ fn parse_event(text: &str) -> Result<EventArg, String> {
     })
 }
 
-/// What `--json` names where it names no file.
+/// The destination of `--json` where it names no file.
 const STDOUT: &str = "-";
 
 const EXAMPLES: &str = "\

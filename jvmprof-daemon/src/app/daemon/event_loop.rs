@@ -62,7 +62,7 @@ fn keeps_times(args: &DaemonArgs) -> bool {
     args.delivery.sample_times != SampleTimesArg::Off
 }
 
-/// Why the event loop ended.
+/// The reason why the event loop ended.
 pub(super) enum LoopEnd {
     /// This signal arrived.
     Signal(&'static str),

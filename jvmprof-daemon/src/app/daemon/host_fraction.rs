@@ -9,17 +9,17 @@ use crate::app::args::{DaemonArgs, HostIdentityArg};
 use crate::app::pipeline_options::node_name;
 use crate::telemetry::HostStatus;
 
-/// Where the machine id is: that of the host first, which a container sees at its first process.
+/// Paths of the machine id: that of the host first, which a container sees at its first process.
 const MACHINE_ID_FILES: [&str; 2] = ["/proc/1/root/etc/machine-id", "/etc/machine-id"];
 
-/// What this host is known by.
+/// The identity of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostIdentity {
     MachineId(String),
     Node(String),
 }
 
-/// Whether this host is profiled, and why.
+/// The decision whether this host is profiled, with its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct HostChoice {
     fraction: f64,
@@ -58,7 +58,8 @@ impl HostChoice {
     }
 }
 
-/// What is decided, and by what. Machine ids are confidential, so that theirs isn't shown.
+/// Writes the decision, and what decided it. Machine ids are confidential, so that theirs isn't
+/// shown.
 impl fmt::Display for HostChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HostChoice { fraction, position, identity } = self;

@@ -21,7 +21,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of trying to open sinks that could not be opened.
 const OPEN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Why the daemon isn't idle any more.
+/// The reason why the daemon isn't idle any more.
 pub(super) enum IdleEnd {
     /// This signal arrived.
     Signal(&'static str),

@@ -1,5 +1,5 @@
-//! What the daemon does from its start to its end: it profiles the host, or is idle where
-//! `--host-fraction` leaves the host out. SIGHUP may change between the two.
+//! The daemon from its start to its end: it profiles the host, or is idle where `--host-fraction`
+//! leaves the host out. SIGHUP may change between the two.
 
 use std::collections::BTreeMap;
 

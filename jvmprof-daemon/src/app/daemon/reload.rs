@@ -60,7 +60,7 @@ struct ActiveSettings {
     files: BTreeMap<String, Option<u64>>,
 }
 
-/// What the daemon does when settings are read again.
+/// The daemon's state when settings are read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DaemonState {
     /// It profiles: kernel programs and pipeline stay as they are.

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
     use crate::own_process::capabilities::PROFILING;
 
-    /// What is deployed has the same: a check of `cargo xtask`.
+    /// `cargo xtask` checks that what is deployed has the same.
     #[test]
     fn what_profiling_needs_is_checked() {
         let checked = REQUIRED.map(|(capability, ..)| capability.name);

@@ -11,7 +11,7 @@ use crate::process::procfs::{self, ProcfsError};
 /// Pids that a message lists.
 const MAX_LISTED: usize = 20;
 
-/// What can't be seen on this host.
+/// The processes that can't be seen on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(in crate::app) struct HiddenProcesses {
     /// Processes whose memory and mappings may not be read.
@@ -26,7 +26,7 @@ pub(in crate::app) struct HiddenProcesses {
     denial: Denial,
 }
 
-/// Why the kernel lets this process not look at others.
+/// The reason why the kernel doesn't let this process inspect others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Denial {
     /// It lacks the capability.

@@ -16,7 +16,7 @@ use crate::process::{Backing, MappedCode, Mappings, executable_mappings::is_hots
 use crate::symbolize::JvmLabels;
 use crate::types::Avma;
 
-/// What it takes to open the file that another user's process has mapped.
+/// The capabilities that it takes to open the file that another user's process has mapped.
 const FILE_CAPABILITIES: [Capability; 3] = [SYS_PTRACE, DAC_READ_SEARCH, CHECKPOINT_RESTORE];
 
 /// A running JVM.

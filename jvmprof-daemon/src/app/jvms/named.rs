@@ -96,8 +96,8 @@ fn find(name: &str, candidates: &[Candidate]) -> Result<u32, UsageError> {
 }
 
 impl Candidate {
-    /// By the whole name of the class, or what stands behind its last dot; of a jar by its file's
-    /// name, with its ending or without.
+    /// Returns true if this is the main class: by the whole name of the class, or what stands
+    /// behind its last dot; of a jar by its file's name, with its ending or without.
     fn has_main_class(&self, name: &str) -> bool {
         let Some(class) = self.main_class.as_deref() else { return false };
         let short = match class.strip_suffix(".jar") {

@@ -34,7 +34,7 @@ pub(super) struct OutputFile {
     destination: Destination,
 }
 
-/// Where an output's bytes go.
+/// The destination of an output's bytes.
 #[derive(Debug)]
 enum Destination {
     /// A temporary file in the folder of the path that it gets: a file under its own name is always

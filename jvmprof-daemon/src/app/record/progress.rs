@@ -1,5 +1,4 @@
-//! What a recording shows on a terminal while it goes on: its progress, and the methods that are
-//! hottest so far.
+//! Progress of a recording on a terminal, and the methods that are hottest so far.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

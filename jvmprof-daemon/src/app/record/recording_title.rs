@@ -1,4 +1,4 @@
-//! What a recording is called on its page and in its pictures.
+//! The title of a recording on its page and in its pictures.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

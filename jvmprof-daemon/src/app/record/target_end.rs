@@ -13,10 +13,10 @@ use super::EndReason;
 /// Longest time for the command to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// What shells add to the number of the signal that ended a command.
+/// The number that shells add to that of the signal that ended a command.
 const SIGNAL_EXIT: i32 = 128;
 
-/// How the command ended.
+/// The end of the command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CommandEnd {
     /// By itself, or by another's signal.

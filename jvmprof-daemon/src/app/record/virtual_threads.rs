@@ -1,4 +1,4 @@
-//! What a recording says of virtual threads that wait and aren't mounted.
+//! Virtual threads that wait and aren't mounted, in a recording's summary.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const ROWS: usize = 14;
 /// JVMs that are printed.
 const PRINTED: usize = 5;
-/// How long one census may take while samples come in, whose buffers are left alone meanwhile, ...
+/// The time for one census while samples come in, whose buffers are left alone meanwhile, ...
 const WHILE_RECORDING: CensusTimes =
     CensusTimes { sets: Duration::from_secs(1), stacks: Duration::from_millis(150) };
 /// ... and at the end, when none come any more.

@@ -39,7 +39,7 @@ const STOLEN_WAIT: &str = "stolen";
 /// A thread: the id of its process, and its own.
 type ThreadIds = (u32, u32);
 
-/// What the kernel knows of a thread's time, in ns.
+/// A thread's time as the kernel counts it, in ns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ThreadTime {
     ran: u64,
@@ -60,7 +60,7 @@ pub(super) struct WallClock {
     stolen_at_begin: u64,
 }
 
-/// What the clocks say at a recording's end.
+/// The clocks of threads at a recording's end.
 #[derive(Debug)]
 pub(super) struct ThreadSpans {
     pub(super) spans: HashMap<ThreadIds, ThreadSpan>,

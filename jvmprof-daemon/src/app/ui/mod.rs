@@ -34,7 +34,7 @@ const FETCH_STALL: Duration = Duration::from_mins(5);
 /// Bytes of a file or an answer: more than is decoded in any case.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// What the page shows, and its address's query.
+/// The data that the page shows, and its address's query.
 struct Source {
     store: Store,
     query: String,

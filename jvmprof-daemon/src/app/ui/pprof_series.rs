@@ -120,7 +120,7 @@ fn text(profile: &Profile, index: i64) -> &str {
     index.and_then(|index| profile.string_table.get(index)).map_or("", String::as_str)
 }
 
-/// When the profile began, and how long it took.
+/// Returns when the profile began, and how long it took.
 fn time(profile: &Profile) -> (UnixNanos, Duration) {
     let duration = Duration::from_nanos(u64::try_from(profile.duration_nanos).unwrap_or(0));
     let duration = duration.max(Duration::from_secs(1));

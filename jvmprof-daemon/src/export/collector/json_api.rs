@@ -120,7 +120,8 @@ impl Api {
         Ok(blocking(&self.readers, move || work(reader)).await??)
     }
 
-    /// The index is in memory, but of any size: not for the threads that serve connections.
+    /// Answers from the index, which is in memory, but of any size: not for the threads that serve
+    /// connections.
     async fn index<T: Send + 'static>(
         &self,
         query: Option<String>,

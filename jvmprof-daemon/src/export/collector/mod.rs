@@ -143,7 +143,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// How many requests are received at a time, and how long each may take.
+/// The number of requests that are received at a time, and the time that each may take.
 #[derive(Clone, Debug)]
 struct Slots {
     free: Arc<Semaphore>,
@@ -177,7 +177,7 @@ impl PushProtocol {
         }
     }
 
-    /// Nothing was stored, and the client shall send it again.
+    /// Answers that nothing was stored, and the client shall send it again.
     fn busy(self) -> Response {
         let text = "too many requests are being received";
         match self {
@@ -189,7 +189,7 @@ impl PushProtocol {
         }
     }
 
-    /// Nobody knows whether it was stored.
+    /// Answers that nobody knows whether it was stored.
     fn too_slow(self, time: Duration) -> Response {
         let text = format!("a request may take {} s", time.as_secs());
         match self {

@@ -18,7 +18,7 @@ use super::http_body;
 use super::parca_receiver::{CollectorService, WriteError};
 use crate::export::otlp::received;
 
-/// Where profiles are posted to, as OTLP says.
+/// Path that profiles are posted to, as OTLP says.
 pub(super) const HTTP_PATH: &str = "/v1development/profiles";
 /// The type of bodies by HTTP. JSON isn't taken.
 const PROTOBUF: &str = "application/x-protobuf";

@@ -24,7 +24,7 @@ use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::jvm_pauses::{PauseTime, frames};
 use crate::profile::testing::{batch, frame, series};
 
-/// When the first stored profile began, in milliseconds.
+/// Begin of the first stored profile, in milliseconds.
 const START: i64 = 1_732_195_500_000;
 
 /// Three profiles of ten seconds, one after the other: 5 samples of java, 3 of java, 2 of postgres.

@@ -216,8 +216,8 @@ fn profile(
     }))
 }
 
-/// When a profile began. Not every client says when: it ended when it arrived then, since nobody
-/// would ever look for it in 1970.
+/// Returns when a profile began. Not every client says when: it ended when it arrived then, since
+/// nobody would ever look for it in 1970.
 fn start(profile: &Profile, duration: Duration, arrived: SystemTime) -> UnixNanos {
     if profile.time_nanos > 0 {
         return UnixNanos(profile.time_nanos);
@@ -258,8 +258,8 @@ fn check_ids(table: &'static str, ids: impl Iterator<Item = u64>) -> Result<(), 
     }
 }
 
-/// Each type, `name:sample_type:sample_unit:period_type:period_unit`, must parse as a metric's name
-/// in a selector: `[a-zA-Z_:][a-zA-Z0-9_:]*`.
+/// Checks each type: `name:sample_type:sample_unit:period_type:period_unit` must parse as a
+/// metric's name in a selector: `[a-zA-Z_:][a-zA-Z0-9_:]*`.
 fn check_types(name: &str, profile: &Profile) -> Result<(), WriteRefusal> {
     let text = |index: i64| {
         usize::try_from(index).ok().and_then(|at| profile.string_table.get(at)).map_or("", String::as_str)

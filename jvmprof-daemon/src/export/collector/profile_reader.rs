@@ -88,7 +88,7 @@ pub(super) enum ReadError {
     Compress(#[from] std::io::Error),
 }
 
-/// Why a profile isn't part of an answer.
+/// The reason why a profile isn't part of an answer.
 #[derive(Debug)]
 enum Refusal {
     /// It can't be read: the answer lacks it.
@@ -130,7 +130,7 @@ pub(super) struct FlameGraph {
     pub(super) times: Option<SampleTimes>,
 }
 
-/// What is known of a selection's profiles that were read.
+/// State of a selection's profiles that were read.
 #[derive(Debug)]
 struct ReadSelection {
     cpu_time: CpuTime,

@@ -70,8 +70,8 @@ fn batch_of(event: EventType) -> Batch {
     Batch { event, ..batch(vec![series]) }
 }
 
-/// What our clients make of a collector's answers to a push by Parca's protocol, OTLP by gRPC and
-/// by HTTP, and Pyroscope's.
+/// Returns the outcomes that our clients see in a collector's answers to a push by Parca's
+/// protocol, OTLP by gRPC and by HTTP, and Pyroscope's.
 async fn outcomes(address: SocketAddr) -> [PushOutcome; 4] {
     let batch = batch_of(EventType::Cpu);
     let parca = ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap();

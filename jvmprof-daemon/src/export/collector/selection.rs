@@ -28,7 +28,7 @@ const MAX_TIMES_RANGE: Duration = Duration::from_secs(15 * 60);
 /// Profiles before such a range that are looked at, since one may reach into it.
 const LONGEST_PROFILE: Duration = Duration::from_secs(3_600);
 
-/// How long after it was taken a sample may be counted: it is in the next profile, then.
+/// The time within which a sample is counted after it was taken: it is in the next profile, then.
 const LATEST_COUNTED: Duration = Duration::from_secs(10);
 
 /// The sample type whose times are known.
@@ -95,7 +95,7 @@ pub(super) struct Query {
     part: Option<TimeRange>,
 }
 
-/// What stacks are grouped by.
+/// The grouping of stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     /// The values of a label of series.
@@ -259,7 +259,7 @@ impl Query {
     }
 }
 
-/// What a request has said of a selection so far.
+/// The parts of a selection that a request has given so far.
 #[derive(Debug, Default)]
 struct SelectionParts {
     from: Option<UnixNanos>,

@@ -32,7 +32,7 @@ const SLOT_BYTES: usize = 16_384;
 /// Distance of slots in version 1, a divisor of those since: where an entry may begin.
 const OLD_SLOT_BYTES: usize = 4096;
 const FILE_MODE: u32 = 0o640;
-/// Where entries of earlier versions lie: in slots of 4 or 8 KiB, in place of the first one.
+/// Offset of the entries of earlier versions: in slots of 4 or 8 KiB, in place of the first one.
 const EARLIER_BYTES: usize = SLOT_BYTES;
 
 /// The counts of a sink at one time.
@@ -237,7 +237,7 @@ mod tests {
         SamplesByEvent::of(EventType::Cpu, samples)
     }
 
-    /// As many of CPU time, and twice as many allocations.
+    /// Returns as many samples of CPU time, and twice as many allocations.
     fn both(samples: u64) -> SamplesByEvent {
         cpu(samples) + SamplesByEvent::of(EventType::Allocation, 2 * samples)
     }

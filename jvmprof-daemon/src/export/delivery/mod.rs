@@ -78,7 +78,7 @@ struct Sink {
 }
 
 impl Delivery {
-    /// No sinks yet, in a daemon that has done this before.
+    /// Makes a delivery without sinks yet, in a daemon that has done this before.
     pub fn after(before: SampleTotals) -> Self {
         Self { before, ..Self::default() }
     }

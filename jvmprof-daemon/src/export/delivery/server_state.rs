@@ -1,4 +1,5 @@
-//! What is known of a server: whether it takes requests at the moment, and how many at once.
+//! State of a server as far as it is known: whether it takes requests at the moment, and how many
+//! at once.
 //!
 //! Several requests may be under way, so that one can fail while others are still without an
 //! answer. Each has a [`Ticket`]: what an answer says of the server counts only if nothing has
@@ -35,7 +36,7 @@ pub(super) struct ServerState {
     delivered_since_failure: bool,
 }
 
-/// What was known when a request began.
+/// The server's state when a request began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticket {
     epoch: u64,
@@ -56,7 +57,8 @@ pub(super) fn backoff(options: &DeliveryOptions) -> ExponentialBackoff {
 }
 
 impl ServerState {
-    /// Nothing is known yet. `retry_at`: when to probe it first, if at all.
+    /// Makes the state of a server of which nothing is known yet. `retry_at`: when to probe it
+    /// first, if at all.
     pub(super) fn new(options: &DeliveryOptions, max_concurrency: usize, retry_at: Option<Instant>) -> Self {
         Self {
             options: options.clone(),
@@ -100,7 +102,7 @@ impl ServerState {
         Ticket { epoch: self.epoch, bytes, is_retry, is_after_probe }
     }
 
-    /// A request has ended, however: what it means is noted afterwards.
+    /// Ends a request, however it ended: what it means is noted afterwards.
     pub(super) fn end(&mut self, ticket: Ticket) {
         let is_current = self.is_current(ticket);
         self.concurrency.end(ticket.bytes, is_current);

@@ -156,7 +156,7 @@ impl SinkQueue {
         Ok(Self::from_parts(name, options, disk, state))
     }
 
-    /// For a sink that needs none.
+    /// Makes the queue of a sink that needs no spool.
     pub(super) fn without_spool(name: String) -> Self {
         Self::from_parts(name, DeliveryOptions::default(), None, QueueState::default())
     }

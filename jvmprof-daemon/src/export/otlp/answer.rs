@@ -18,7 +18,7 @@ use crate::export::http_client::HttpAnswer;
 use crate::export::parca::PushOutcome;
 use crate::export::parca::push_outcome::{is_answer, retry_delay};
 
-/// What a message holds.
+/// The contents of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contents {
     pub(super) series: usize,
@@ -34,14 +34,14 @@ impl Contents {
     }
 }
 
-/// What came back for a message, from the receiver or from somebody before it.
+/// The answer to a message, from the receiver or from somebody before it.
 #[derive(Debug)]
 pub(super) enum Answer {
     Grpc(Result<ExportProfilesServiceResponse, Status>),
     Http(HttpAnswer),
 }
 
-/// What an answer is about.
+/// The subject of an answer.
 #[derive(Debug)]
 pub(super) enum Meaning {
     /// The whole message.

@@ -113,7 +113,7 @@ impl Default for Dictionary {
     }
 }
 
-/// Where the entries of a pprof profile's tables are in the dictionary's.
+/// The indices in the dictionary's tables of the entries of a pprof profile's.
 #[derive(Debug, Default)]
 struct Places {
     strings: Vec<i32>,

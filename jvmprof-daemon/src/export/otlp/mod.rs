@@ -50,7 +50,7 @@ const HTTP_PATH: &str = "v1development/profiles";
 /// halves.
 const LIMITS: ProfileLimits = ProfileLimits { bytes: 2 << 20, samples: 16_000 };
 
-/// How requests are sent.
+/// The protocol by which requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtlpProtocol {
     /// `opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export`.

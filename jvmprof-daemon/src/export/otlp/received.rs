@@ -79,7 +79,7 @@ const SERIES_BYTES: usize = 512;
 /// Bytes that a label takes in memory beside its texts, from above.
 const LABEL_BYTES: usize = 128;
 
-/// What may still be made of a message, in bytes.
+/// The bytes that may still be made of a message.
 #[derive(Debug)]
 struct SizeLimit {
     limit: usize,

@@ -104,7 +104,7 @@ impl ScriptedReceiver {
         address
     }
 
-    /// By HTTP.
+    /// Returns the routes of the receiver by HTTP.
     pub(in crate::export) fn routes(&self) -> Router {
         Router::new().route("/v1development/profiles", post(export)).with_state(self.clone())
     }

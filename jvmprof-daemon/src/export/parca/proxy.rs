@@ -47,7 +47,7 @@ impl Proxy {
 }
 
 impl fmt::Display for Proxy {
-    /// Without user and password.
+    /// Writes the proxy's address without user and password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.uri.host().unwrap_or_default())?;
         self.uri.port_u16().map_or(Ok(()), |port| write!(f, ":{port}"))

@@ -44,12 +44,13 @@ pub enum PushOutcome {
 }
 
 impl PushOutcome {
-    /// It wasn't stored, and nobody says when it might be.
+    /// Makes the outcome of a request that wasn't stored, where nobody says when it might be.
     pub(in crate::export) fn not_stored(message: impl Into<String>) -> Self {
         Self::NotStored { message: message.into(), retry_after: None }
     }
 
-    /// It was sent, nobody knows, and nobody says when to ask again.
+    /// Makes the outcome of a request that was sent and may be stored, where nobody says when to
+    /// ask again.
     pub(in crate::export) fn possibly_lost(code: Code, message: impl Into<String>) -> Self {
         Self::PossiblyLost { code, message: message.into(), retry_after: None }
     }
@@ -223,8 +224,8 @@ pub(in crate::export) fn retry_delay(status: &Status) -> Option<Duration> {
     by_grpc.or_else(|| retry_after::of_headers(status.metadata().as_ref()))
 }
 
-/// What a failure means if it is clear, else the whole chain of causes: `transport error` alone
-/// helps nobody.
+/// Describes a failure: what it means if that is clear, else the whole chain of causes: `transport
+/// error` alone helps nobody.
 pub(super) fn describe(status: &Status) -> String {
     if let Some(mismatch) = status.source().and_then(tls_mismatch::of_cause) {
         return mismatch.to_string();

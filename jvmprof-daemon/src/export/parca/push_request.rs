@@ -96,7 +96,7 @@ impl PushRequest {
         Some([self, second])
     }
 
-    /// For the spool: the samples of each series, then the message.
+    /// Encodes the request for the spool: the samples of each series, then the message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(4 + 8 * self.counts.len() + self.bytes());
         bytes.extend(u32::try_from(self.counts.len()).unwrap_or(u32::MAX).to_le_bytes());

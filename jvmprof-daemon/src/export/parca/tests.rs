@@ -29,7 +29,7 @@ fn client(address: SocketAddr) -> ParcaClient {
     ParcaClient::new(options(address)).unwrap()
 }
 
-/// What became of each request.
+/// Sends each request of a batch, and returns the outcomes.
 async fn push(client: &ParcaClient, batch: &Batch) -> Vec<PushOutcome> {
     let mut outcomes = Vec::new();
     for request in client.requests(batch).unwrap() {

@@ -42,7 +42,7 @@ const CERTIFICATE_ALERTS: [AlertDescription; 8] = [
     AlertDescription::CertificateRequired,
 ];
 
-/// Who speaks TLS, and who is refused.
+/// The side that speaks TLS, or is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::export) enum TlsMismatch {
     /// We do; the server answers in plaintext.

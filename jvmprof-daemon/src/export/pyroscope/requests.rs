@@ -14,7 +14,7 @@ use crate::profile::model::label_names::SPAN_ID;
 use crate::profile::model::{Batch, LabelSet as ModelLabels, Sample, Series};
 use crate::profile::pprof::PushEncoder;
 
-/// What Pyroscope itself calls a series without one.
+/// The name that Pyroscope itself gives a series without one.
 const UNKNOWN_SERVICE: &str = "unknown_service";
 
 /// Says that values are of one window. Without it the storage of Pyroscope 1 takes allocation for

@@ -49,12 +49,12 @@ impl ScriptedPyroscope {
         Self { steps: Arc::new(Mutex::new(steps)), ..Self::default() }
     }
 
-    /// One that answers only after a time.
+    /// Makes a server that answers only after a time.
     pub(in crate::export) fn slow(delay: Duration) -> Self {
         Self { delay, ..Self::default() }
     }
 
-    /// One that answers so many requests, and no other.
+    /// Makes a server that answers so many requests, and no other.
     pub(in crate::export) fn slow_after(answers: usize) -> Self {
         Self { answers: Some(Arc::new(AtomicUsize::new(answers))), ..Self::default() }
     }

@@ -7,7 +7,7 @@ use super::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// In memory: thousands of spools are opened here, and each syncs what it writes.
+/// Makes a folder in memory: thousands of spools are opened here, and each syncs what it writes.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a folder in memory")
 }

@@ -19,7 +19,7 @@ const FOLLOW_SHARE: u32 = 10;
 const LOCK_TIME: Duration = Duration::from_millis(300);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a store may do with its directory.
+/// The access that a store has to its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Nobody else writes.
@@ -30,7 +30,7 @@ pub(super) enum Access {
     WriteWhenNeeded,
 }
 
-/// When the directory was last read.
+/// The last read of a directory that another process writes to.
 #[derive(Debug)]
 pub(super) struct Following(Mutex<LastRead>);
 

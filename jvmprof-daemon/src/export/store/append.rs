@@ -265,7 +265,7 @@ impl Store {
         (state.index.used_bytes() > self.options.limit_bytes).then(|| state.index.oldest()).flatten()
     }
 
-    /// The entry goes even if its file can't be removed: else the same file would be tried for
+    /// Removes the entry, even if its file can't be removed: else the same file would be tried for
     /// ever.
     fn remove(&self, profile: &ProfileRef) {
         self.remove_sums_of(&profile.fingerprint, profile.start);

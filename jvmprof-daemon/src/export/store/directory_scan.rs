@@ -19,7 +19,7 @@ pub(super) enum Leftovers {
     Leave,
 }
 
-/// Whether strangers are reported: a directory that is followed is read again and again.
+/// The treatment of strangers: a directory that is followed is read again and again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strangers {
     Report,

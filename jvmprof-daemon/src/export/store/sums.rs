@@ -41,8 +41,8 @@ const MAX_PART_OF_LONG: u64 = 10;
 
 const SUM: &str = ".sum";
 
-/// What sums are computed by, and how they are laid out: another version may classify stacks
-/// differently, so that its sums are removed and made again.
+/// The version of the program that computes sums and lays them out: another version may classify
+/// stacks differently, so that its sums are removed and made again.
 pub const SUM_MAKER: &str = concat!("5 ", env!("CARGO_PKG_VERSION"));
 
 /// Profiles that have no sum yet.
@@ -62,7 +62,7 @@ impl MissingSum {
     }
 }
 
-/// What became of a sum that was to be stored.
+/// The result of storing a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumWrite {
     Stored,

@@ -323,7 +323,7 @@ impl NmethodFields {
     }
 }
 
-/// Which compilation is meant.
+/// Identity of a compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NmethodId {
     pub(crate) blob: Avma,

@@ -1,4 +1,4 @@
-//! What compiled code was doing: the methods inlined at a pc, innermost first.
+//! Scopes of compiled code: the methods inlined at a pc, innermost first.
 //!
 //! Layouts: openjdk src/hotspot/share/code/pcDesc.hpp, scopeDesc.cpp (`decode_body`), debugInfo.hpp
 //! (`read_bci`); the search is that of nmethod.cpp, `find_pc_desc_internal`.
@@ -42,7 +42,7 @@ impl ScopeDesc {
     }
 }
 
-/// Why debug information can't be used.
+/// The error of debug information that can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 

@@ -5,7 +5,7 @@
 //! src/hotspot/share/code/compressedStream.cpp (8-19), src/hotspot/share/utilities/unsigned5.hpp
 //! (20 and later).
 
-/// Which of the two encodings a JVM uses.
+/// The encoding that a JVM uses, of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsigned5Encoding {
     /// JDK 8-19: bytes below 192 end a number.
@@ -74,7 +74,7 @@ impl<'b> Unsigned5Reader<'b> {
 mod tests {
     use super::*;
 
-    /// As HotSpot writes numbers (`write_uint`), so that reading is checked against another
+    /// Writes a number as HotSpot does (`write_uint`), so that reading is checked against another
     /// formulation.
     fn write(value: u32, encoding: Unsigned5Encoding) -> Vec<u8> {
         let excluded = u32::from(encoding == Unsigned5Encoding::WithoutZero);

@@ -1,5 +1,5 @@
-//! Where a JVM's code reports allocations: offsets in its file, by `.symtab` of that or of the
-//! debug file that has the same build id.
+//! Functions in which a JVM's code reports allocations: offsets in its file, by `.symtab` of that
+//! or of the debug file that has the same build id.
 
 use std::path::Path;
 
@@ -15,9 +15,10 @@ use crate::native::open_file::open_regular;
 use crate::sampler::AllocationFunctions;
 use crate::types::{BuildId, FileOffset, Svma};
 
-/// How mangled names of the class's functions begin.
+/// The begin of mangled names of the class's functions.
 const CLASS: &str = "_ZN11AllocTracer";
-/// How they go on: since JDK 11, and in JDK 8. What follows are the types of their arguments.
+/// The continuation of these names: since JDK 11, and in JDK 8. What follows are the types of their
+/// arguments.
 const IN_NEW_TLAB: [&str; 2] = ["27send_allocation_in_new_tlabE", "33send_allocation_in_new_tlab_eventE"];
 const OUTSIDE_TLAB: [&str; 2] = ["28send_allocation_outside_tlabE", "34send_allocation_outside_tlab_eventE"];
 /// `ThreadService::remove_thread(JavaThread*, bool)`, by which a JVM forgets a thread that ends.
@@ -28,7 +29,7 @@ const WITH_THREAD: [&str; 2] = ["P10JavaThread", "P6Thread"];
 /// Bytes of a mangled name, at most.
 const MAX_NAME: u64 = 256;
 
-/// Why what a JVM does can't be seen by its functions.
+/// The reason why a JVM's functions can't be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum FunctionsError {
     #[error("its file can't be read")]

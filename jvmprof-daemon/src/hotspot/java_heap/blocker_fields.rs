@@ -1,4 +1,4 @@
-//! Where a JVM keeps what its threads wait for: see [`jvmprof_common::blocker`].
+//! Fields in which a JVM keeps what its threads wait for: see [`jvmprof_common::blocker`].
 
 use jvmprof_common::blocker::BlockerLayout;
 
@@ -32,7 +32,7 @@ pub(crate) struct BlockerFields {
     flags: FlagFields,
 }
 
-/// Where the threads of one JVM say what they wait for.
+/// The places where the threads of one JVM say what they wait for.
 #[derive(Clone, Debug)]
 pub struct JvmBlockers {
     /// But for [`BlockerLayout::current_thread`].

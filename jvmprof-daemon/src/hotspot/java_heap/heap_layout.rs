@@ -1,4 +1,4 @@
-//! How objects of one JVM look: where the class is, and how long an object is.
+//! Layout of the objects of one JVM: where the class is, and how long an object is.
 
 use jvmprof_common::jvm::{JvmLayout, StackChunkLayout};
 
@@ -22,7 +22,7 @@ pub(crate) struct HeapFields {
     flags: FlagFields,
 }
 
-/// How the objects of one JVM look.
+/// The layout of the objects of one JVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapLayout {
     /// The address of `CollectedHeap::_total_collections`; `None` if it isn't known.
@@ -49,8 +49,8 @@ pub struct HeapLayout {
     pub has_narrow_oops: bool,
 }
 
-/// How an object says what class it is of: the word at `at`, shifted right, under the mask, is a
-/// narrow class pointer.
+/// The word by which an object says what class it is of: the word at `at`, shifted right, under the
+/// mask, is a narrow class pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KlassWord {
     /// Offset of the word in the object.

@@ -27,7 +27,7 @@ pub struct JavaClass {
     identity: Identity,
 }
 
-/// How long objects of a class are.
+/// The length of objects of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ObjectShape {
     /// Bytes.

@@ -1,5 +1,5 @@
-//! What the objects of threads say: their names, of which the kernel keeps 15 bytes, or for the
-//! thread that runs `main` another one; and which of them carry virtual threads.
+//! Objects of threads: their names, of which the kernel keeps 15 bytes, or for the thread that runs
+//! `main` another one; and which of them carry virtual threads.
 //!
 //! Fields: openjdk src/java.base/share/classes java/lang/Thread.java, java/lang/String.java.
 
@@ -21,7 +21,7 @@ const MAX_OFFSET: u32 = 1024;
 /// Threads that run virtual ones (JDK 20 and later).
 const CARRIER: &str = "jdk/internal/misc/CarrierThread";
 
-/// Where threads have their names.
+/// The places where threads have their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadNameLayout {
     /// `JavaThread::_threadObj`.

@@ -1,5 +1,5 @@
-//! Which bytecode a piece of the interpreter belongs to: checks that an interpreted frame is where
-//! its bytecode pointer says.
+//! Bytecodes of the pieces of the interpreter: checks that an interpreted frame is where its
+//! bytecode pointer says.
 //!
 //! The interpreter rewrites bytecodes into faster ones whose numbers differ by JDK; their names,
 //! which the codelets bear, don't: openjdk src/hotspot/share/interpreter/bytecodes.cpp.

@@ -1,4 +1,4 @@
-//! What a frame's call leads to, by its bytecode: a check of the frame above it.
+//! The callee of a frame's call, by its bytecode: a check of the frame above it.
 //!
 //! Where an interrupted frame ends is known by the code around its pc, and HotSpot's compilers move
 //! the stack pointer in more ways than anybody lists. A caller that was missed shows here: the

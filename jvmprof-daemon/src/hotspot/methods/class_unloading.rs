@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Age up to which what is read is believed: to unload a class takes a garbage collection. ns.
 const SOON_NS: u64 = 30_000_000;
 
-/// When it was sampled what is read now, and what time it is: `CLOCK_MONOTONIC`, ns.
+/// The time of the sample for which is read now, and the time now: `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleTimes {
     pub sampled_ns: u64,

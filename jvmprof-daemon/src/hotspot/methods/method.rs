@@ -275,8 +275,8 @@ fn is_method_handle(reading: &MethodReads, layout: &JvmLayout) -> bool {
     usize::from(reading.class_len) == NAME.len() && reading.bytes(last, 8) == Some(&NAME[21..])
 }
 
-/// Who is at the addresses of methods that were read before, from one batch: the same if nothing
-/// has changed since.
+/// Identifies what is at the addresses of methods that were read before, from one batch: the same
+/// if nothing has changed since.
 pub(crate) fn identify_again(
     readings: &[&MethodReads],
     layout: &JvmLayout,

@@ -1,4 +1,4 @@
-//! What is at an address of a JVM, for people.
+//! Description of the code at an address of a JVM, for people.
 
 use super::java_frames::{JavaFrames, PhysicalFrame};
 use crate::hotspot::attach::Hotspot;

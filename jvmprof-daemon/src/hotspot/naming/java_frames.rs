@@ -1,5 +1,5 @@
-//! From what the kernel program recorded of Java frames to methods and lines, a whole stack at
-//! once.
+//! Names of Java frames: from what the kernel program recorded to methods and lines, a whole stack
+//! at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ enum Pending {
 type Answers = Vec<Option<Result<JavaFrames, NamingError>>>;
 
 impl<M: ProcessMemory> Hotspot<M> {
-    /// As [`Self::resolve_as_of`], of a JVM that stands still.
+    /// Names frames as [`Self::resolve_as_of`] does, of a JVM that stands still.
     pub fn resolve(
         &self,
         cache: &JavaCache,
@@ -357,9 +357,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         debugs.into_iter().zip(headers).map(|((id, debug), bytes)| (id, check(id, debug, bytes))).collect()
     }
 
-    /// Who is at these addresses now, and what they are called. What is new is read, checked and
-    /// remembered; unless classes were unloaded since the sample was taken: those methods are
-    /// given, too.
+    /// Returns the methods that are at these addresses now, with their names. What is new is read,
+    /// checked and remembered; unless classes were unloaded since the sample was taken: those
+    /// methods are given, too.
     fn methods(&self, cache: &JavaCache, methods: &[Avma], times: SampleTimes) -> (Methods, BTreeSet<Avma>) {
         let layout = &self.jvm.layout;
         let mut known = Methods::new();
@@ -442,7 +442,7 @@ fn same_method(known: &Methods, method: Avma, check: u64) -> Result<Arc<MethodIn
     }
 }
 
-/// By address: the check over its identity, and what is known.
+/// Methods by address: the check over its identity, and what is known.
 type Methods = BTreeMap<Avma, Result<(u64, Arc<MethodInfo>), NamingError>>;
 
 fn compiled_frames(

@@ -1,4 +1,4 @@
-//! What a JVM says of its own run: flags, performance counters and Java threads.
+//! State of a JVM's run, as it says itself: flags, performance counters and Java threads.
 
 pub(crate) mod java_threads;
 pub(crate) mod monitor_owners;

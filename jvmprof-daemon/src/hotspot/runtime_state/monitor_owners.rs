@@ -1,4 +1,4 @@
-//! Which thread has a monitor: what `ObjectMonitor::_owner` means.
+//! Owners of monitors: what `ObjectMonitor::_owner` means.
 //!
 //! Up to JDK 23 it is the address of a `JavaThread`, or an address in its stack, where a lock that
 //! has become a monitor since has its record (openjdk src/hotspot/share/runtime/synchronizer.cpp,

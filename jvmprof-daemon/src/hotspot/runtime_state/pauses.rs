@@ -1,4 +1,4 @@
-//! Where a JVM's code says that it stops its threads, and what for: functions and types by
+//! Places where a JVM's code says that it stops its threads, and what for: functions and types by
 //! `.symtab` of its file or of the debug file with the same build id. See
 //! [`jvmprof_common::pause`].
 
@@ -23,15 +23,16 @@ use crate::native::open_file::open_regular;
 use crate::sampler::PauseFunctions;
 use crate::types::{Avma, Svma};
 
-/// How mangled names of the functions begin. What follows are the types of their arguments.
+/// The begins of mangled names of the functions. What follows are the types of their arguments.
 const FUNCTIONS: [&str; 3] = [
     "_ZN14RuntimeService22record_safepoint_beginE",
     "_ZN14RuntimeService29record_safepoint_synchronizedE",
     "_ZN14RuntimeService20record_safepoint_endE",
 ];
-/// How names of tables of virtual functions begin. The length of the type's name follows, then it.
+/// The begin of names of tables of virtual functions. The length of the type's name follows, then
+/// it.
 const VTABLE: &str = "_ZTV";
-/// How types of VM operations are called (openjdk src/hotspot/share/runtime/vmOperations.hpp).
+/// The prefix of types of VM operations (openjdk src/hotspot/share/runtime/vmOperations.hpp).
 const OPERATION: &str = "VM_";
 /// Bytes from such a table's symbol to what objects have as their first word: the offset to the
 /// whole object and its type information come first (Itanium C++ ABI, 2.5.2).
@@ -43,7 +44,7 @@ const MAX_OPERATION_NAME: usize = 64;
 /// Types of VM operations that are remembered, at most; JDK 25 has 84.
 const MAX_OPERATIONS: usize = 1024;
 
-/// Where one JVM says why it stops its threads.
+/// The places where one JVM says why it stops its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseVariables {
     pub image: Image,
@@ -54,7 +55,7 @@ pub struct PauseVariables {
     pub causes: Option<CauseCounters>,
 }
 
-/// What the symbols of a libjvm say of its pauses.
+/// The symbols of a libjvm that concern its pauses.
 #[derive(Clone, Debug)]
 pub struct PauseSymbols {
     pub functions: PauseFunctions,

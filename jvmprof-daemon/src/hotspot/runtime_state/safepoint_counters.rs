@@ -1,5 +1,5 @@
-//! How often and for how long a JVM has stopped its threads: the sums among its performance
-//! counters, which every HotSpot keeps unless `-XX:-UsePerfData` is given.
+//! Counters of how often and for how long a JVM has stopped its threads: the sums among its
+//! performance counters, which every HotSpot keeps unless `-XX:-UsePerfData` is given.
 //!
 //! Sources: openjdk src/hotspot/share/services/runtimeService.cpp (the counters),
 //! runtime/safepoint.cpp (`SafepointTracing`, what they are given).
@@ -14,7 +14,8 @@ use crate::types::Avma;
 const NAMES: [&[u8]; 3] = [b"sun.rt.safepoints\0", b"sun.rt.safepointSyncTime\0", b"sun.rt.safepointTime\0"];
 /// Ticks a second.
 const FREQUENCY: &[u8] = b"sun.os.hrt.frequency\0";
-/// What it can be: JDK 8 and later have nanoseconds on Linux (os_linux.cpp, `elapsed_frequency`).
+/// The range of the counters' frequency: JDK 8 and later have nanoseconds on Linux (os_linux.cpp,
+/// `elapsed_frequency`).
 const FREQUENCIES: Range<u64> = 1_000..1_000_000_000_001;
 /// Bytes of one of the entries, at most; they have 56 to 64.
 const MAX_ENTRY_BYTES: usize = 512;
@@ -34,7 +35,7 @@ pub struct SafepointSums {
     pub stopped_ns: u64,
 }
 
-/// Where the sums lie among all counters.
+/// The places of the sums among all counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SafepointEntries {
     entries: [Range<usize>; 3],
@@ -119,7 +120,7 @@ pub(crate) mod testing {
     use super::*;
     use crate::hotspot::process_memory::RecordedMemory;
 
-    /// Where a JVM of [`memory`] says where its counters begin and end.
+    /// Address at which a JVM of [`memory`] says where its counters begin and end.
     const POINTERS: Avma = Avma(0x1000);
     const START: Avma = Avma(0x7f00_0000);
 

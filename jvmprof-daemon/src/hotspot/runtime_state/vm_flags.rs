@@ -37,7 +37,7 @@ impl VmFlag {
     }
 }
 
-/// Who set a flag (`JVMFlagOrigin`).
+/// The origin of a flag's value (`JVMFlagOrigin`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlagOrigin {

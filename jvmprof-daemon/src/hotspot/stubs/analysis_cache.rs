@@ -55,7 +55,7 @@ impl AnalyzedPiece {
             && rest(bytes, &self.fields, hash_key) == self.rest
     }
 
-    /// In the unit of [`MAX_KNOWN`].
+    /// Returns the size in the unit of [`MAX_KNOWN`].
     fn size(&self) -> usize {
         self.fields.len() + self.shape.spans() + PER_PIECE
     }

@@ -1,6 +1,6 @@
-//! Which kind of code a blob or an interpreter codelet is, by the name that HotSpot gave it.
+//! Kinds of the code of blobs and interpreter codelets, by the name that HotSpot gave it.
 
-/// In which state code is entered, and what it may do.
+/// The state in which code is entered, and what it may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CodeKind {
     /// Called as a function: runtime stubs, signature handlers.

@@ -129,12 +129,13 @@ pub struct Coverage {
 }
 
 impl StubRows {
-    /// No rows yet; those to come share what they can with others of the same `shapes`.
+    /// Makes an empty set of rows; those to come share what they can with others of the same
+    /// `shapes`.
     pub(crate) fn sharing(shapes: &Arc<PieceShapes>) -> Self {
         Self { pieces: Box::default(), shapes: Arc::clone(shapes) }
     }
 
-    /// No rows yet, of a JVM that may have code of this other one.
+    /// Makes an empty set of rows, of a JVM that may have code of this other one.
     #[must_use]
     pub fn sharing_with(other: &Self) -> Self {
         Self::sharing(&other.shapes)

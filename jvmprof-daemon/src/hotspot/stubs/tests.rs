@@ -302,8 +302,8 @@ fn a_safepoint_poll_has_a_return_address_once_it_is_stored() {
     assert_eq!(found[5..], [BY_RBP, BY_RBP, by_rsp(8)]);
 }
 
-/// How JDK 25 puts interpreted frames in place of a compiled one, from where that is gone to where
-/// they are filled.
+/// Code by which JDK 25 puts interpreted frames in place of a compiled one, from where that is gone
+/// to where they are filled.
 const REPLACE_FRAMES: &[&[u8]] = &[
     &[0x8b, 0x0f],                                                 // mov ecx, [rdi]
     &[0x48, 0x03, 0xe1],                                           // add rsp, rcx

@@ -23,8 +23,8 @@ use crate::hotspot::java_heap::KlassReader;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::types::Avma;
 
-/// What one attempt reads: buckets of each set, and stacks. Each is quicker than the one before, so
-/// that one of them fits between two collections.
+/// The effort of each attempt: buckets of each set, and stacks. Each is quicker than the one
+/// before, so that one of them fits between two collections.
 const EFFORTS: [Effort; 4] = [
     Effort { buckets: 1 << 17, stacks: 2000 },
     Effort { buckets: 1 << 14, stacks: 500 },
@@ -33,7 +33,7 @@ const EFFORTS: [Effort; 4] = [
 ];
 /// Attempts with the last of them.
 const LAST_ATTEMPTS: usize = 6;
-/// How long objects are given to be moved before the next attempt.
+/// Time that is given to objects to be moved before the next attempt.
 const MOVING: Duration = Duration::from_millis(10);
 /// States without the bit of a thread that a debugger has suspended.
 const SUSPENDED: i32 = 1 << 8;
@@ -49,7 +49,7 @@ struct Effort {
     stacks: usize,
 }
 
-/// How long a census may take: whoever counts does nothing else meanwhile.
+/// The time that a census may take: whoever counts does nothing else meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CensusTimes {
     /// To read the sets, in one attempt. All attempts have twice that to begin.

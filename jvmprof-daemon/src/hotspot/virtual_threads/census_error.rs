@@ -1,4 +1,4 @@
-//! Why virtual threads could not be counted.
+//! Errors of counting virtual threads.
 
 /// Reasons why there is no census.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,4 +1,4 @@
-//! Where a JVM keeps its virtual threads: the sets of openjdk
+//! Fields in which a JVM keeps its virtual threads: the sets of openjdk
 //! src/java.base/share/classes/jdk/internal/vm/ThreadContainers.java (JDK 21 and later), which have
 //! every virtual thread that was started and hasn't ended, unless the program says otherwise.
 //!
@@ -35,7 +35,7 @@ pub(crate) struct CensusFields {
     is_collecting: u64,
 }
 
-/// What the collector has done so far.
+/// Progress of the collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Collections {
     begun: u32,

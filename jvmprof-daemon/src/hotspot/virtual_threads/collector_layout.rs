@@ -1,4 +1,4 @@
-//! How a JVM's collector lets references in the heap be followed: see
+//! Layout of a JVM's collector, by which references in the heap are followed: see
 //! [`jvmprof_common::unwind::hotspot::continuation::load_barriers`].
 
 use jvmprof_common::jvm::GarbageCollector;

@@ -1,4 +1,4 @@
-//! Where virtual threads keep their continuations, on JDKs that don't say.
+//! Continuation entries of virtual threads, on JDKs that don't say where they are.
 //!
 //! `JavaThread::_cont_entry` and `ContinuationEntry::_return_pc` are exported since JDK 27 and by
 //! updates of 25 and 26. Before, the code of `Continuation.enterSpecial` has them, which HotSpot

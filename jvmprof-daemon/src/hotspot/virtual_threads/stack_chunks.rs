@@ -1,4 +1,4 @@
-//! How the heap keeps the frames of virtual threads that aren't on a stack:
+//! Layout of the frames that the heap keeps of virtual threads that aren't on a stack:
 //! `jdk.internal.vm.StackChunk`.
 //!
 //! Neither that class nor its fields are among what a JVM says of itself, but a class that is
@@ -127,8 +127,8 @@ impl ChunkFields {
         })
     }
 
-    /// Where an object says what class it is of, which bits of the word do, and what they are for
-    /// this class.
+    /// Returns where an object says what class it is of, which bits of the word do, and what they
+    /// are for this class.
     fn klass_word(
         &self,
         klass: Avma,
@@ -192,8 +192,8 @@ impl ChunkFields {
         Some(offsets)
     }
 
-    /// Where `StackChunk.maxThawingSize` is, which the JVM has added. Such fields have no names in
-    /// the pool, but an order: share/runtime/continuationJavaClasses.hpp,
+    /// Returns where `StackChunk.maxThawingSize` is, which the JVM has added. Such fields have no
+    /// names in the pool, but an order: share/runtime/continuationJavaClasses.hpp,
     /// `STACKCHUNK_INJECTED_FIELDS` (JDK 21: share/classfile/javaClasses.hpp).
     fn max_thawing(
         &self,

@@ -61,7 +61,7 @@ pub struct SymtabVariables {
     pub vm_operation: Option<Avma>,
 }
 
-/// Where the variables are that lead to what threads wait for.
+/// The addresses of the variables that lead to what threads wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockerVariables {
     /// `Thread::_thr_current`: the distance from the begin of the module's thread-local variables.
@@ -71,7 +71,7 @@ pub struct BlockerVariables {
     pub names: NameVariables,
 }
 
-/// Where the variables are that say where threads have their names: each is an `int`.
+/// The addresses of the variables that say where threads have their names: each is an `int`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameVariables {
     /// `java_lang_Thread::_name_offset`.

@@ -56,7 +56,7 @@ pub struct ExtractedFile {
     pub hash: String,
 }
 
-/// Which of the parts a file has that can resolve addresses.
+/// The parts of a file that can resolve addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SymbolSources {
     pub symtab: bool,

@@ -13,7 +13,7 @@ use crate::types::Svma;
 
 /// Largest tables that are read: those of Chromium have some ten megabytes.
 const MAX_SYMBOLS: u64 = 16 << 20;
-/// Of all tables of a file together.
+/// Maximum number of bytes of all tables of relocations of a file together.
 const MAX_RELOCATIONS: u64 = 64 << 20;
 /// Thread-local symbols of a file whose names are read: few have a dozen.
 const MAX_THREAD_LOCALS: usize = 4096;
@@ -30,7 +30,7 @@ pub struct ThreadLocal {
     pub access: TlsAccess,
 }
 
-/// How the variable's address is found.
+/// The way in which the variable's address is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsAccess {
     /// Only if the file is the program itself: at this distance from the thread pointer.

@@ -1,9 +1,9 @@
-//! How well the bytes of each class are known.
+//! Errors of the estimated bytes of each class.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How well the bytes of a class are known.
+/// The error of the estimated bytes of a class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClassError {
     /// Those of objects that are each an event, which the kernel program has counted: exact.

@@ -1,4 +1,4 @@
-//! From kept events and censuses to objects and bytes by stack.
+//! Estimate of objects and bytes by stack, from kept events and censuses.
 //!
 //! Objects of one class and about one size, placed in one way, are a stratum. How much a stratum
 //! has is known from the censuses or counted by the kernel program; the events that were kept only
@@ -27,7 +27,7 @@ struct Stratum {
     placement: Placement,
 }
 
-/// Where an object is, which says what is known of it.
+/// The placement of an object, which says what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Placement {
     /// In a buffer: censuses count it. An event is the object at which a buffer ended.
@@ -39,10 +39,10 @@ enum Placement {
     Outside,
 }
 
-/// What an event counts for: as itself, and a large object as one of the first of their buffers.
+/// The weights of an event: as itself, and a large object as one of the first of their buffers.
 pub(super) type EventWeights = (SampleWeight, Option<SampleWeight>);
 
-/// What is known of one stratum in one process, in this window.
+/// Sums of one stratum in one process, in this window.
 #[derive(Clone, Copy, Debug, Default)]
 struct StratumSums {
     /// Of kept events: sums of [`SampleWeight::count`] and [`SampleWeight::value`].
@@ -75,7 +75,7 @@ pub(super) struct StratumTable {
     sums: HashMap<(ProcessKey, u32), StratumSums, FastHasher>,
 }
 
-/// What a process has allocated in a window, bytes.
+/// Totals of what a process has allocated in a window, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WindowTotals {
     pub(super) inside: u64,
@@ -87,7 +87,7 @@ pub(super) struct WindowTotals {
     pub(super) unfollowed_events: u64,
 }
 
-/// What [`StratumTable::estimate`] finds beside the sums of the strata.
+/// The results of [`StratumTable::estimate`] beside the sums of the strata.
 #[derive(Debug, Default)]
 pub(super) struct Estimate {
     pub(super) bytes_without_census: u64,
@@ -142,7 +142,7 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64, read: Option<f64>
     scale
 }
 
-/// What makes up the bytes of a class.
+/// The parts of the bytes of a class.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClassBytes {
     counted: f64,

@@ -40,7 +40,7 @@ use followed_jvm::FollowedJvm;
 use pace::Pace;
 use probed_files::{NoProbes, ProbedFiles, Purpose, REFUSED};
 
-/// What is wanted of allocation.
+/// The settings of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationOptions {
     /// The mean distance of the events that are kept, in bytes that a thread allocates.
@@ -54,7 +54,7 @@ pub struct AllocationOptions {
     pub class: ClassPlace,
 }
 
-/// Where the class of the object stands in a profile.
+/// The place of the object's class in a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassPlace {
     /// It is the stack's leaf.
@@ -74,7 +74,7 @@ impl Default for AllocationOptions {
     }
 }
 
-/// What was counted of allocation since the start.
+/// Counts of allocation since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocationCounts {
     /// JVMs whose allocations can't be seen, by reason.

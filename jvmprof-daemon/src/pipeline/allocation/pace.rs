@@ -1,11 +1,11 @@
-//! How often events are kept and buffers are counted: as wanted, or less often where that would
-//! cost too much.
+//! Intervals at which events are kept and buffers are counted: as wanted, or less often where that
+//! would cost too much.
 
 use std::time::{Duration, Instant};
 
 use super::AllocationOptions;
 
-/// How often it is adjusted.
+/// Interval of the adjustments.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Distances of censuses, in bytes that one thread allocates. At first most of what a small program
 /// allocates is counted.
@@ -19,8 +19,8 @@ const MOST: u64 = 1 << 38;
 const JVMS_AT_LIMIT: u32 = 4;
 /// Times their share that censuses may take until the next adjustment.
 const BURST: f64 = 4.0;
-/// What is left of the weight of earlier censuses in the mean cost of one, and of the earlier rate
-/// of allocation in its mean, at each adjustment.
+/// The part that is left of the weight of earlier censuses in the mean cost of one, and of the
+/// earlier rate of allocation in its mean, at each adjustment.
 const KEPT_COST: f64 = 0.8;
 const KEPT_RATE: f64 = 0.75;
 /// Time in which censuses make good what they took beyond their share, seconds, the least part of
@@ -77,7 +77,7 @@ impl Pace {
         (self.least_interval * FIRST_TIMES).min(MOST).max(self.least_interval)
     }
 
-    /// The mean distance of censuses; 0: there are none.
+    /// Returns the mean distance of censuses; 0: there are none.
     pub(super) const fn census_interval(&self) -> u64 {
         self.census_interval
     }

@@ -44,7 +44,7 @@ pub(in crate::pipeline) enum NoProbes {
     Impossible(&'static str),
 }
 
-/// What uprobes are for: how a libjvm is searched for the functions that they are at.
+/// A set of uprobes for one purpose: how a libjvm is searched for the functions that they are at.
 #[derive(Debug)]
 pub(in crate::pipeline) struct Purpose<F> {
     /// As log messages say it.

@@ -1,4 +1,4 @@
-//! What follows JVMs beside their samples: allocation, pauses, and the sums that they keep
+//! Followers of JVMs beside their samples: allocation, pauses, and the sums that they keep
 //! themselves; and the JVMs that aren't followed yet.
 
 mod awaited_jvms;

@@ -36,7 +36,7 @@ use crate::symbolize::JvmLabels;
 use container_labels::{ContainerLookup, ProcessContainer};
 use relabel_drops::RelabelDrops;
 
-/// What was decided of samples: whether they are wanted, and under which labels.
+/// Counts of the decisions on samples: whether they are wanted, and under which labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetCounts {
     pub containers: ContainerCounts,
@@ -54,7 +54,7 @@ pub struct TargetCounts {
     pub cut_labels: u64,
 }
 
-/// What the labels of a sample depend on: all samples with one key have the same labels.
+/// The key that the labels of a sample depend on: all samples with one key have the same labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct LabelKey {
     pub(super) process: ProcessKey,

@@ -1,4 +1,4 @@
-//! What threads of JVMs wait for: the class of the monitor or blocker, and who has the monitor.
+//! Blockers of threads of JVMs: the class of the monitor or blocker, and who has the monitor.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ struct FoundJvm {
     holders: Option<MonitorHolders>,
 }
 
-/// What a thread of a JVM waited for, in words.
+/// The blocker of a thread of a JVM, in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct NamedBlocker {
     /// A [`jvmprof_common::blocker::BlockerKind`] as `u64`.

@@ -1,6 +1,6 @@
 //! The causes of waits, and the code that proves them.
 
-/// What a thread waited for: the values of the label `wait`.
+/// The cause of a wait: the values of the label `wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
     /// A monitor that another thread has: `synchronized`.

@@ -9,7 +9,7 @@ use super::cause::{Cause, CodeKind};
 use super::cause_rules::{BLOCK_DEVICE, DESCRIPTOR, FunctionRule, JVM, KERNEL, SYSTEM_CALLS};
 use crate::profile::model::{Frame, FrameKind};
 
-/// What is known of a wait beside its stack.
+/// The evidence of a wait's cause beside its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Evidence {
     /// The thread could run.
@@ -24,7 +24,7 @@ pub(super) enum Evidence {
     Descriptor(DescriptorKind),
 }
 
-/// What a descriptor is of.
+/// The kind of what a descriptor is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum DescriptorKind {
     Socket,

@@ -1,4 +1,4 @@
-//! What proves the cause of a wait: names of functions and numbers of system calls.
+//! Rules that prove the cause of a wait: names of functions and numbers of system calls.
 //!
 //! Functions of HotSpot: openjdk src/hotspot/share (runtime/objectMonitor.cpp,
 //! runtime/synchronizer.cpp, prims/unsafe.cpp, prims/jvm.cpp, runtime/safepoint.cpp, gc/), JDK 8 to
@@ -19,7 +19,7 @@ const fn rule(kind: CodeKind, name: &'static str, cause: Cause) -> FunctionRule 
     FunctionRule { kind, name, cause }
 }
 
-/// Where the kernel itself shows the cause, whatever the code above does.
+/// Functions in which the kernel itself shows the cause, whatever the code above does.
 pub(super) const KERNEL: &[FunctionRule] = &[
     rule(CodeKind::Kernel, "exc_page_fault", Cause::PageFault),
     rule(CodeKind::Kernel, "asm_exc_page_fault", Cause::PageFault),

@@ -11,7 +11,8 @@ use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
 /// The leaf of a wait for a monitor whose class isn't known.
 const UNKNOWN_CLASS: &str = "[unknown class]";
 
-/// What values of contentions are multiples of: their type is contentions, and each is one.
+/// The period of contentions, of which values are multiples: their type is contentions, and each is
+/// one.
 pub(in crate::pipeline) const CONTENTION_PERIOD: u64 = 1;
 
 /// Returns the leaf of a contention: the lock's class, if it is known.

@@ -1,4 +1,4 @@
-//! What the stacks of those that have contended monitors look like in a profile.
+//! Leaves that the stacks of holders of contended monitors have in a profile.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Where threads were while they had a monitor for which another one waited: the stacks of samples
-//! that say so, for the waits that end after them.
+//! Stacks of threads that had a monitor for which another one waited: the stacks of samples that
+//! say so, for the waits that end after them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl TimeSpan {
     }
 }
 
-/// Where a thread was that had a monitor.
+/// The stack of a thread that had a monitor.
 #[derive(Debug)]
 struct HolderStack {
     span: TimeSpan,

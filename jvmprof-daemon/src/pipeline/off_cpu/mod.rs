@@ -67,7 +67,7 @@ pub use wait_labels::{WAIT_LABEL, blocker_of, holder_method_of, holder_of, is_id
 pub(super) use weights::estimate;
 use weights::{WaitWeight, probability};
 
-/// What is wanted of waits.
+/// The settings of waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffCpuOptions {
     /// Shorter waits aren't profiled, ns.
@@ -98,7 +98,7 @@ impl Default for OffCpuOptions {
     }
 }
 
-/// What was counted of waits since the start.
+/// Counts of waits since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OffCpuCounts {
     /// Waits that have ended, kept or not, and their time.
@@ -148,7 +148,7 @@ pub(super) struct OffCpuProfiler {
 /// A stack with what it counts for.
 type WeighedStack = (NamedStack, SampleWeight);
 
-/// What a wait counts for.
+/// A wait with its weight.
 #[derive(Debug)]
 pub(super) struct WeighedWait {
     /// The time in which the thread waited for something, or, if it could run, for a CPU.

@@ -1,4 +1,4 @@
-//! Who has the monitor that a thread of a JVM waits for.
+//! Holders of the monitors that threads of JVMs wait for.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::types::Avma;
 
 /// Shortest interval of reading the threads of one JVM.
 const THREADS_NS: u64 = 50_000_000;
-/// What a virtual thread is called: many have no name.
+/// The name that virtual threads are given: many have none of their own.
 const VIRTUAL: &str = "[virtual thread]";
 
 /// The thread that has a monitor.

@@ -1,10 +1,10 @@
-//! How often waits are kept: as wanted, or less often where that would be too many.
+//! The interval at which waits are kept: as wanted, or less often where that would be too many.
 
 use std::time::{Duration, Instant};
 
 use super::OffCpuOptions;
 
-/// How often it is adjusted.
+/// Interval of the adjustments.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// The most that distances can be, ns.
 const MOST: u64 = 1 << 40;
@@ -30,7 +30,7 @@ impl Pace {
         self.interval
     }
 
-    /// A wait was kept.
+    /// Counts a wait that was kept.
     pub(super) fn count(&mut self) {
         self.kept += 1;
     }

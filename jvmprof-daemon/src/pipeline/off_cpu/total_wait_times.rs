@@ -1,5 +1,5 @@
-//! How long each thread has waited, whether its waits are kept or not, and the times of those that
-//! have ended.
+//! Total time that each thread has waited, whether its waits are kept or not, and the times of
+//! those that have ended.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! What virtual threads wait for that aren't mounted: no switch of the kernel's shows them, the
-//! heap does.
+//! Causes of waits of virtual threads that aren't mounted: no switch of the kernel's shows them,
+//! the heap does.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ const PARKED: &[(&str, Cause)] = &[
     ("sun.nio.ch.Poller.*", Cause::Socket),
     ("java.util.concurrent.locks.LockSupport.park*", Cause::Park),
 ];
-/// What code that waits by these methods is part of: callers beyond prove nothing.
+/// The packages of code that waits by these methods: callers beyond prove nothing.
 const JDK: [&str; 4] = ["java.lang.", "java.util.concurrent.", "jdk.internal.", "sun.nio.ch."];
 
 /// Returns what a virtual thread waits for: by its state, as `java.lang.VirtualThread` calls it,

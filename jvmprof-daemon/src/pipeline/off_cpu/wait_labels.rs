@@ -17,7 +17,7 @@ use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, SampleLabel, 
 pub const WAIT_LABEL: &str = "wait";
 /// The label of a wait in which the thread had nothing to do: `true`.
 pub(super) const IDLE_LABEL: &str = "idle";
-/// What the leaf of such a wait has after its cause. Pages know idle waits by it
+/// The text that the leaf of such a wait has after its cause. Pages know idle waits by it
 /// (`assets/tree/edits.js`): a tree has functions, no labels.
 const IDLE_LEAF: &str = ", idle";
 /// The label with the class of the monitor or blocker that the thread waited for.
@@ -47,7 +47,8 @@ const SCHEDULER: [&str; 6] = [
 /// Frames from the leaf on that may be the scheduler's.
 const SCHEDULER_FRAMES: usize = 16;
 
-/// What the leaf frame of a wait says: the cause, the class of what it is for, and if it is idle.
+/// The contents of the leaf frame of a wait: the cause, the class of what it is for, and if it is
+/// idle.
 type LeafText = (Cause, Option<Arc<str>>, bool);
 
 /// Evidence, causes and frames, each once: stacks are compared by their addresses.

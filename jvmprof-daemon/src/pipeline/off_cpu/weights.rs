@@ -1,12 +1,12 @@
-//! What kept waits stand for: each counts as much more as it is less probable that one of its
-//! length is kept.
+//! Weights of kept waits: each counts as much more as it is less probable that one of its length is
+//! kept.
 
 use crate::profile::aggregate::SampleWeight;
 
 /// Counts are kept in parts of one, so that rounding makes no difference.
 const COUNT_PARTS: f64 = 1024.0;
 
-/// What a kept wait, or a kept part of one, counts for.
+/// The weight of a kept wait, or of a kept part of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitWeight(f64);
 

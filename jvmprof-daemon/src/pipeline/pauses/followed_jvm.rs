@@ -11,7 +11,7 @@ use crate::pipeline::jvm_totals::{PauseTotals, SeriesName};
 
 /// Past pauses by which samples are labelled: few samples come later than the next one.
 const MAX_PAST: usize = 1024;
-/// What an operation is called that isn't known, and where there is none.
+/// The name of an operation that isn't known, and where there is none.
 pub(super) const UNKNOWN: &str = "unknown";
 const NONE: &str = "none";
 /// Operations in which a JVM stops its threads for good, since it ends: `VM_Exit` where it is told
@@ -139,7 +139,7 @@ impl FollowedJvm {
         }
     }
 
-    /// Its process has ended.
+    /// Notes that its process has ended.
     pub(super) fn exited(&mut self, time_ns: u64) {
         self.until_ns.get_or_insert(time_ns);
     }
@@ -354,7 +354,7 @@ mod tests {
         FollowedJvm::new(7, 1, ProbedFile::for_tests(), names, Image(crate::types::Avma(0x1000)))
     }
 
-    /// What the kernel programs know of a JVM that has been stopped since then.
+    /// Returns what the kernel programs know of a JVM that has been stopped since then.
     fn stopped_since(reached_ns: u64) -> Option<JvmPauseState> {
         Some(JvmPauseState { reached_ns, ..JvmPauseState::default() })
     }

@@ -54,7 +54,7 @@ const PURPOSE: Purpose<PauseSymbols> = Purpose {
     functions: |symbols| ProbedFunctions::from(symbols.functions),
 };
 
-/// What was counted of pauses since the start.
+/// Counts of pauses since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PauseCounts {
     /// JVMs whose pauses can't be seen, by reason.
@@ -299,7 +299,7 @@ impl<M: PausedJvms> PauseTracker<M> {
         }
     }
 
-    /// A process has ended.
+    /// Notes that a process has ended.
     pub(super) fn exited(&mut self, pid: u32, time_ns: u64) {
         for jvm in self.jvms.values_mut().filter(|jvm| jvm.pid == pid) {
             jvm.exited(time_ns);
@@ -308,8 +308,8 @@ impl<M: PausedJvms> PauseTracker<M> {
         self.close_ended_before(time_ns.saturating_sub(LATE_SAMPLES_NS));
     }
 
-    /// A process has begun another program: a process of its own here, which has the id and the
-    /// start time of the one before.
+    /// Notes that a process has begun another program: a process of its own here, which has the id
+    /// and the start time of the one before.
     pub(super) fn exec(&mut self, pid: u32, time_ns: u64) {
         for jvm in self.jvms.values_mut().filter(|jvm| jvm.pid == pid) {
             jvm.replaced(time_ns);

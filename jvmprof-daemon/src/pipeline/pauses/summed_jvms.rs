@@ -24,7 +24,7 @@ const NO_COUNTERS: &str = "no counters";
 const IMPLAUSIBLE: &str = "implausible";
 const TOO_MANY: &str = "too many JVMs";
 
-/// For how long one JVM was stopped in a recording, as it says itself.
+/// The time for which one JVM was stopped in a recording, as it says itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JvmStops {
     pub pid: u32,
@@ -206,7 +206,7 @@ impl<M: ProcessMemory> SummedJvms<M> {
         }
     }
 
-    /// A process has ended, or has begun another program.
+    /// Notes that a process has ended, or has begun another program.
     pub(in crate::pipeline) fn ended(&mut self, key: ProcessKey) {
         let jvm = self.jvms.remove(&key);
         let (Some(jvm), Some(ended)) = (jvm, &mut self.ended) else { return };

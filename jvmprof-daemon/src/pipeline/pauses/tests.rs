@@ -153,7 +153,8 @@ fn only_a_recording_keeps_jvms_that_have_ended() {
     assert!(tracker.jvms.is_empty() && tracker.ended.is_empty());
 }
 
-/// What a window's profiles have: the JVM, the leaf, the count and the value of each sample.
+/// Ends a window and returns what its profiles have: the JVM, the leaf, the count and the value of
+/// each sample.
 fn end_window(tracker: &mut PauseTracker<Jvms>, is_end: bool) -> Vec<(ProcessKey, String, u64, u64)> {
     let mut samples = Vec::new();
     tracker.end_window(is_end, |key, stack, weight| {

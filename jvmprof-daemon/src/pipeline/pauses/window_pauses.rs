@@ -21,7 +21,7 @@ const MAX_WAITING: usize = 2 * MAX_APART;
 
 static BEGIN: LazyLock<Arc<str>> = LazyLock::new(|| PAUSE_BEGIN.name.into());
 
-/// What a JVM stopped for, and why it collected garbage.
+/// The operation that a JVM stopped for, and the cause of a collection.
 type Purpose = (Arc<str>, Option<Arc<str>>);
 
 #[derive(Debug, Default)]
@@ -133,7 +133,7 @@ mod tests {
     /// A sample: names from the leaf on, the begin, count and value.
     type TakenSample = (String, Option<String>, u64, u64);
 
-    /// What a window's profile has.
+    /// Returns what a window's profile has.
     fn taken(pauses: &mut WindowPauses) -> (u64, Vec<TakenSample>) {
         let mut samples = Vec::new();
         let clock = WallClock { zero_ns: 1_000_000 };

@@ -120,7 +120,7 @@ impl ContextLabels {
     }
 }
 
-/// What became of a stack's labels; the first one counts for a sample of several.
+/// The result of adding labels to a stack; the first one counts for a sample of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LabelResult {
     LeftOut,

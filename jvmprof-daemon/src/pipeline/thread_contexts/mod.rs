@@ -1,4 +1,5 @@
-//! Which request a sample belongs to: trace, span and attributes of its thread's context.
+//! Contexts of the requests that samples belong to: trace, span and attributes of its thread's
+//! context.
 //!
 //! A process that publishes thread contexts says so in its process context
 //! ([`crate::process::process_context`]). The kernel programs then read the thread's record with
@@ -39,7 +40,7 @@ pub struct ThreadContextOptions {
     pub attributes: Vec<(String, String)>,
 }
 
-/// What was counted of thread contexts since the start.
+/// Counts of thread contexts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadContextCounts {
     /// Samples that were labelled.

@@ -11,7 +11,7 @@ use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::LabelKeyOfProcess;
 use crate::profile::model::Batch;
 
-/// What a pause's values are multiples of: its type is pauses, and each is one.
+/// The period of pauses, of which values are multiples: its type is pauses, and each is one.
 const PAUSE_PERIOD: u64 = 1;
 
 impl LabelKeyOfProcess for LabelKey {

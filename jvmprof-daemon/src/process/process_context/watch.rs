@@ -1,4 +1,4 @@
-//! When a process's context is searched for and read again.
+//! Schedule by which a process's context is searched for and read again.
 
 use std::sync::Arc;
 use std::time::Instant;

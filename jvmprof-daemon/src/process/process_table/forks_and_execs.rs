@@ -1,5 +1,5 @@
-//! Where processes come from: an entry is a program in a process, so that an exec, seen or not,
-//! begins another one.
+//! Forks and execs, by which processes begin: an entry is a program in a process, so that an exec,
+//! seen or not, begins another one.
 
 use std::sync::Arc;
 

@@ -33,7 +33,7 @@ impl EventTimes {
         self.kept += 1;
     }
 
-    /// For the next window.
+    /// Empties it for the next window.
     pub(super) fn clear(&mut self) {
         self.kept = 0;
     }

@@ -1,4 +1,4 @@
-//! What samples were taken in ([`SampledIn`]), by the node in which their stacks end.
+//! Activities that samples were taken in ([`SampledIn`]), by the node in which their stacks end.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use crate::types::FastHasher;
 /// Samples by activity, in the order of [`JvmActivity`].
 pub type ActivitySamples = [u64; JVM_ACTIVITIES];
 
-/// What is known of activities while a tree is built.
+/// Counts of activities while a tree is built.
 #[derive(Debug, Default)]
 pub(super) struct Activities {
     /// True for CPU time and waits.
@@ -29,7 +29,7 @@ pub(super) struct Activities {
     unfiltered: BTreeMap<SampledIn, [u64; 2]>,
 }
 
-/// What the samples were taken in that end in each node, and in each node of the base.
+/// The activities of the samples that end in each node, and in each node of the base.
 #[derive(Debug, Default)]
 pub(super) struct EndColumns {
     pub(super) activity: Vec<Vec<u64>>,

@@ -44,7 +44,8 @@ impl ComparedCounts {
         self.base.add(other.base);
     }
 
-    /// What decides which functions and lines are listed: attributed, own and total samples.
+    /// Returns the weights that decide which functions and lines are listed: attributed, own and
+    /// total samples.
     pub(super) fn weights(&self) -> [u64; 3] {
         let Self { main, base } = self;
         [main.attributed + base.attributed, main.own + base.own, main.total + base.total]

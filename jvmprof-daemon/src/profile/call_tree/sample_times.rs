@@ -1,4 +1,4 @@
-//! When each sample was taken, and where its stack ends in a tree: compact enough for a page.
+//! The time of each sample, and where its stack ends in a tree: compact enough for a page.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ impl SampleTimes {
     }
 }
 
-/// Where a stack ends in a tree: the node, the line of its nearest Java caller, and what its
+/// The end of a stack in a tree: the node, the line of its nearest Java caller, and what its
 /// samples were taken in.
 type TimedEnd = (u32, u32, Option<SampledIn>);
 

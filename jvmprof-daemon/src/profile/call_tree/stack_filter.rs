@@ -1,4 +1,4 @@
-//! Which stacks a tree is made of. The page takes stacks out of a tree in the same way
+//! Choice of the stacks that a tree is made of. The page takes stacks out of a tree in the same way
 //! (`assets/tree/edits.js`, `activities.js`), but can't see below `[pruned]`.
 
 use std::borrow::Cow;
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::{CallStep, NodeKind, PathHash, TreeBuilder};
 use crate::profile::jvm_activity::{JvmActivity, SampledIn, ThreadKind};
 
-/// What all stacks of a tree have in common; by default nothing.
+/// Conditions that all stacks of a tree meet; by default none.
 #[derive(Clone, Debug, Default)]
 pub struct StackFilter {
     /// They pass through one of these nodes, if there are any.
@@ -71,7 +71,7 @@ fn bit(at: u32) -> u64 {
     1_u64.checked_shl(at).unwrap_or(0)
 }
 
-/// Which patterns match one function: a bit for each that is wanted.
+/// The patterns that match one function: a bit for each that is wanted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FunctionMatches {
     wanted: u64,

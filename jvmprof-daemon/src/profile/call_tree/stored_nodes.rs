@@ -9,7 +9,7 @@ use super::tree_counts::TreeCounts;
 use super::{CallNode, MAX_LINES, NodeKind, TreeFunction};
 use crate::profile::jvm_activity::SampledIn;
 
-/// What decides whether a node is kept.
+/// The part of a node that decides whether it is kept.
 struct NodeHead {
     parent: u32,
     total: u64,

@@ -1,5 +1,5 @@
-//! What a builder has counted, to be counted in another builder: trees that several threads have
-//! built become one, as do those that were built of the periods of a long time.
+//! Counts of one builder, to be added to another: trees that several threads have built become one,
+//! as do those that were built of the periods of a long time.
 
 use std::collections::BTreeMap;
 

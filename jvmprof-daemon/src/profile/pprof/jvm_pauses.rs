@@ -15,7 +15,7 @@ use crate::proto::pprof::{Profile, Sample};
 const STOPPED: &str = "[stopped]";
 const TO_SAFEPOINT: &str = "[time to safepoint]";
 
-/// Which of a pause's two times a sample is of.
+/// The one of a pause's two times that a sample is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseTime {
     /// Until all threads had stopped.
@@ -24,7 +24,7 @@ pub enum PauseTime {
     Stopped,
 }
 
-/// What a sample says of a pause, or of several.
+/// A sample of a pause, or of several, read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseSample<'a> {
     /// Nanoseconds since 1970; `None`: it is of several.

@@ -1,4 +1,4 @@
-//! What is known of a Java line and has no field in pprof, in the line's `column`.
+//! Properties of a Java line that have no field in pprof, in the line's `column`.
 //!
 //! pprof's tools don't take the column for part of a function's identity and don't show it unless
 //! they are asked to; Parca drops it. Bits 0 to 16

@@ -1,4 +1,4 @@
-//! Several pprof profiles as one.
+//! Merging of several pprof profiles into one.
 //!
 //! The rules are those of google/pprof `profile/merge.go`, so that `go tool pprof a.pb.gz b.pb.gz`
 //! and this agree: equal stacks with equal labels add up; a mapping is the same in two processes if

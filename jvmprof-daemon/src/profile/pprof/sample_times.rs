@@ -1,5 +1,4 @@
-//! When the samples of a profile of CPU time were taken: a comment, which readers of pprof pass
-//! over.
+//! Times of the samples of a profile of CPU time: a comment, which readers of pprof pass over.
 //!
 //! A label with a time would make each event a sample of its own. The comment is a prefix and, in
 //! base64, numbers in LEB128: how many milliseconds before the profile's start the times are
@@ -15,7 +14,7 @@ use super::leb128;
 use crate::profile::model;
 use crate::proto::pprof::{Profile, Sample};
 
-/// What the comment begins with.
+/// The begin of the comment.
 const PREFIX: &str = "jvmprof sample times: ";
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
@@ -33,7 +32,7 @@ pub enum InvalidSampleTimes {
     Values { position: usize, values: usize },
 }
 
-/// When samples of a profile were taken, of those that lie in a time range.
+/// Times of those samples of a profile that lie in a time range.
 #[derive(Debug, Default)]
 pub struct TimesInRange {
     /// By sample: the end of its part of `times`. None where no times are known.

@@ -32,7 +32,7 @@ pub enum SumError {
     Full,
 }
 
-/// What the tree sees of a location.
+/// The part of a location that the tree sees.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct LocationKey {
     module: i64,

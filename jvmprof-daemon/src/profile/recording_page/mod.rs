@@ -28,7 +28,7 @@ pub enum HtmlError {
     Write(#[from] io::Error),
 }
 
-/// What was recorded, and where. Any text.
+/// The title of a recording: what was recorded, and where. Any text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecordingTitle {
     /// The command, or the main classes or programs of the processes.
@@ -101,7 +101,7 @@ pub struct PauseMark {
     pub what: String,
 }
 
-/// What can be counted, and in which tree it is.
+/// A type of samples that can be counted, and its tree.
 #[derive(Debug, Serialize)]
 pub(super) struct RecordedType {
     /// pprof's name of it.
@@ -118,7 +118,7 @@ pub(super) struct RecordedType {
 /// Nodes of each tree beside the first one: a page is to have less than a megabyte.
 const NODES_BESIDE: usize = PAGE_NODES / 2;
 
-/// What has a node of its own above its stacks.
+/// The groups that have a node of their own above their stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackGroups {
@@ -218,7 +218,7 @@ fn thread(labels: &LabelSet) -> Option<String> {
     labels.get(label_names::THREAD_ID).map(|tid| format!("{name} ({tid})"))
 }
 
-/// What stands above stacks.
+/// The grouping of stacks: the nodes above them.
 struct Grouping<'a> {
     groups: StackGroups,
     has_programs: bool,

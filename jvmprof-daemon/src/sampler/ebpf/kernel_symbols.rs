@@ -122,8 +122,8 @@ fn text(name: &KernelName) -> Option<&str> {
     std::str::from_utf8(text).ok()
 }
 
-/// What `BPF_PROG_TEST_RUN` takes: `union bpf_attr`, member `test`, include/uapi/linux/bpf.h; what
-/// isn't named is for other programs.
+/// The argument of `BPF_PROG_TEST_RUN`: `union bpf_attr`, member `test`, include/uapi/linux/bpf.h;
+/// what isn't named is for other programs.
 #[repr(C)]
 #[derive(Default)]
 struct TestRun {

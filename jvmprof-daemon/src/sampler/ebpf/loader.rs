@@ -171,7 +171,8 @@ fn has_stable_clock() -> bool {
     fs::read_to_string(CLOCK_SOURCE).is_ok_and(|source| source.trim() == "tsc")
 }
 
-/// Where the kernel has the run queues of control groups, and of CPUs; zeros: it has none.
+/// Offsets at which the kernel has the run queues of control groups, and of CPUs; zeros: it has
+/// none.
 #[derive(Clone, Copy, Debug, Default)]
 struct QueueOffsets {
     of_task: u32,

@@ -201,7 +201,7 @@ impl BpfMaps {
 
     /// Sets the entry of a process, unless it was removed, by the kernel program, too.
     pub fn replace_process(&mut self, pid: u32, entry: ProcessEntry) {
-        /// Of include/uapi/linux/bpf.h.
+        /// The flag of include/uapi/linux/bpf.h that an entry must exist.
         const BPF_EXIST: u64 = 2;
         if let Err(error) = self.processes.insert(pid, PodValue(entry), BPF_EXIST) {
             tracing::debug!(pid, %error, "a process's entry isn't replaced");

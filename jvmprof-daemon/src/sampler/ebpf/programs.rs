@@ -42,7 +42,7 @@ const SAMPLE: &str = "sample";
 const TAIL_CALLED: [&str; 3] = ["leaf", "unwind", "frozen"];
 const FORK: &str = "process_fork";
 const EXEC: &str = "process_exec";
-/// Where the kernel doesn't take that one.
+/// The program for kernels that don't take that one.
 const UNMAPPED_AREA: &str = "unmapped_area";
 const COUNTERS: &str = "COUNTERS";
 const PROGRAMS: &str = "PROGRAMS";
@@ -358,10 +358,10 @@ fn attach_raw_tracepoint(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) 
     Ok(())
 }
 
-/// What it means where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was built
-/// without what fentry programs need.
+/// The consequence where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was
+/// built without what fentry programs need.
 const NO_FENTRY: &str = "where a process maps code over other code without unmapping that first, stacks of the next second end there: this kernel takes no fentry program";
-/// What it means where it doesn't take [`UNMAPPED_AREA`] either.
+/// The consequence where it doesn't take [`UNMAPPED_AREA`] either.
 const NO_MAPPING_PROGRAM: &str = "where a process loads a library in the place of another one, stacks of the next second end there: this kernel takes no fentry program";
 
 /// Attaches the program that invalidates a process's entry when code of files replaces other code.

@@ -17,7 +17,7 @@ pub(super) fn size(is_used: bool) -> (&'static str, u32) {
     (THREAD_CONTEXT_VARIABLES, if is_used { MAX_PROCESSES } else { 1 })
 }
 
-/// Where the processes that publish contexts have the variable that points to them.
+/// The map of where the processes that publish contexts have the variable that points to them.
 pub struct ThreadContextMap {
     map: HashMap<MapData, u32, PodValue<ThreadLocalVariable>>,
 }

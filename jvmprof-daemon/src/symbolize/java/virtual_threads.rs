@@ -15,7 +15,7 @@ pub struct NamedVirtualThreads {
     pub stacks: Vec<NamedWaitingStack>,
 }
 
-/// Where virtual threads wait.
+/// A stack with which virtual threads wait.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedWaitingStack {
     /// How many threads it stands for.

@@ -17,7 +17,7 @@ fn tcp(server: &HttpServer) -> SocketAddr {
     }
 }
 
-/// What the server answers to these bytes until it closes.
+/// Returns the server's answer to these bytes until it closes.
 fn exchange(mut stream: impl Read + Write, request: &[u8]) -> String {
     stream.write_all(request).expect("sent");
     let mut answer = String::new();

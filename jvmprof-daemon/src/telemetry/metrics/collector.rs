@@ -11,7 +11,7 @@ use crate::export::collector::CollectorCounters;
 use crate::export::collector::sums::SumCounts;
 use crate::export::store::StoreCounters;
 
-/// What a collector has counted since its start.
+/// Counts of a collector since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CollectorSnapshot {
     pub requests: CollectorCounters,

@@ -50,7 +50,7 @@ fn collect(value: &Value, key: &str, found: &mut Vec<String>) {
     }
 }
 
-/// What is wrong with an expression's names.
+/// A check of an expression's names.
 #[derive(Default)]
 struct RuleCheck {
     wrong: Vec<String>,
@@ -97,7 +97,7 @@ impl ExprVisitor for RuleCheck {
         Ok(true)
     }
 
-    /// Its selectors have been seen by now.
+    /// Checks an expression whose selectors have been seen by now.
     fn post_visit(&mut self, expr: &Expr) -> Result<bool, Infallible> {
         if let Expr::Aggregate(aggregate) = expr
             && let Some(LabelModifier::Include(labels)) = &aggregate.modifier

@@ -60,7 +60,7 @@ pub struct Metric {
     read: Read,
 }
 
-/// How the values of a metric are taken from a snapshot.
+/// The source of a metric's values in a snapshot.
 #[derive(Clone, Copy, Debug)]
 enum Read {
     /// A number that the pipeline counts.

@@ -1,4 +1,4 @@
-//! What is exposed against what is documented, both ways.
+//! The metrics that are exposed against those that are documented, both ways.
 
 use std::collections::{BTreeMap, BTreeSet};
 

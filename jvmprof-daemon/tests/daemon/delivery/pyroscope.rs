@@ -21,7 +21,7 @@ use super::{BUSY, collector, daemon_until, daemon_with, field, free_address, has
 use crate::support::keys::Keys;
 use crate::support::{Workload, compile, scratch, signal};
 
-/// What the server got and took.
+/// The requests that the server got and took.
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Vec<PushRequest>>>);
 

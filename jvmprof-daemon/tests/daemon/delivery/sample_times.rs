@@ -1,4 +1,4 @@
-//! When each sample was taken, on its way to those who get it.
+//! The time of each sample, on its way to those who get it.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Where the threads are that have contended monitors, beside what a program knows: each of its
+//! Stacks of the threads that have contended monitors, beside what a program knows: each of its
 //! threads has each of its locks in one method only, and is elsewhere in between.
 
 use std::fs;

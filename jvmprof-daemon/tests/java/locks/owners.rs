@@ -1,5 +1,5 @@
-//! Which thread has a contended monitor, where its name as the kernel keeps it, or its place in
-//! memory, is another one's too: pools, virtual threads, threads that live for milliseconds.
+//! Owners of contended monitors whose names as the kernel keeps them, or whose places in memory,
+//! are other threads' too: pools, virtual threads, threads that live for milliseconds.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Which files share what is known of them, and which only look as if they were the same.
+//! Files that share what is known of them, and files that only look as if they were the same.
 
 use std::fs::{self, File};
 use std::path::Path;

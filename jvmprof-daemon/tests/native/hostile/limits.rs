@@ -1,4 +1,4 @@
-//! What small files ask for that would take much memory or time.
+//! Limits against small files that ask for much memory or time.
 
 use std::cell::Cell;
 use std::path::Path;

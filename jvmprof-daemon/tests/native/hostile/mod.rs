@@ -1,5 +1,5 @@
-//! What the fuzz targets check, on stable Rust and in little time: malformed input ends in errors
-//! and holes.
+//! The fuzz targets' checks, on stable Rust and in little time: malformed input ends in errors and
+//! holes.
 
 mod image;
 mod limits;

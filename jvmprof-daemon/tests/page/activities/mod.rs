@@ -1,4 +1,4 @@
-//! Where a JVM's time goes: the bar above the graph, on both pages.
+//! Activities of a JVM's time: the bar above the graph, on both pages.
 
 mod timeline;
 

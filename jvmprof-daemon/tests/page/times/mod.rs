@@ -1,4 +1,4 @@
-//! When samples were taken, on the page of a recording.
+//! Times of samples, on the page of a recording.
 
 mod collector;
 mod pauses;

@@ -1,4 +1,4 @@
-//! What edits, and callers and callees, fetch of a tree that is cut.
+//! Fetches of edits, and of callers and callees, in a tree that is cut.
 
 use super::*;
 use crate::data::kernel_for_line;

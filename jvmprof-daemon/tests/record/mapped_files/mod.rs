@@ -25,7 +25,7 @@ fn build(directory: &Path, output: &str, file: &str, flags: &[&str]) -> PathBuf 
     program
 }
 
-/// What a recording has found.
+/// The results of a recording.
 struct Recorded {
     summary: Value,
     /// Stacks, root first, and how many samples they had.

@@ -119,7 +119,7 @@ fn assert_nameless(recorded: &Recorded, what: &str) {
 const FEW: [&str; 4] = ["a link out of the root", "a FIFO", "a device", GOES_ON];
 const GOES_ON: &str = "a debug file that goes on for four gigabytes";
 
-/// What it is called, and how it is put somewhere.
+/// A hostile file: its name, and how it is put somewhere.
 type Hostile<'a> = (&'static str, Box<dyn Fn(&Path) + 'a>);
 
 /// What somebody may put where a debug file is expected, and that gives no names.

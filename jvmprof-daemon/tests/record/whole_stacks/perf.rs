@@ -29,7 +29,7 @@ const ROOTS: [&str; 6] = ["start", "clone3", "clone", "runtime.goexit", "runtime
 /// What code is called that a runtime generates and nobody names here.
 pub(crate) const GENERATED: &str = "generated code";
 
-/// How perf finds the callers of a frame.
+/// The way in which perf finds the callers of a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallGraph {
     /// By `.eh_frame`.
@@ -39,7 +39,7 @@ pub(crate) enum CallGraph {
     FramePointer,
 }
 
-/// What is compared.
+/// The load that is compared.
 pub(crate) struct Load<'a> {
     pub(crate) program: &'a Path,
     pub(crate) arguments: &'a [&'a str],

@@ -1,4 +1,4 @@
-//! What a real Pyroscope refuses by its limits and tenants, and what the account says of it.
+//! Refusals of a real Pyroscope by its limits and tenants, and what the account says of it.
 
 use std::path::Path;
 use std::time::Duration;

@@ -46,7 +46,7 @@ static CPU_SWITCHES: PerCpuArray<CpuSwitches> = PerCpuArray::with_max_entries(1,
 /// The daemon sets its size.
 #[map]
 static REPORTED_PARTS: HashMap<u32, ReportedPart> = HashMap::with_max_entries(1, 0);
-/// What `wait_begin` leaves for the program after the switch.
+/// The wait that `wait_begin` leaves for the program after the switch.
 #[map]
 static KEPT_WAIT: PerCpuArray<KeptWait> = PerCpuArray::with_max_entries(1, 0);
 /// A perf event of each CPU. What is written to it is of no use but that the kernel then raises the

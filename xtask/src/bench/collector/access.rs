@@ -1,4 +1,4 @@
-//! What the collector demands of its clients: that they trust the authority of its certificate, and
+//! Demands of the collector on its clients: that they trust the authority of its certificate, and
 //! bring its token.
 
 use std::path::{Path, PathBuf};

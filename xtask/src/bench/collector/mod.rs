@@ -112,7 +112,7 @@ struct Host {
     socket: PathBuf,
 }
 
-/// What a daemon says of its samples and requests.
+/// A daemon's account of its samples and requests.
 #[derive(Clone, Debug, Default)]
 struct Account {
     name: String,
@@ -252,7 +252,7 @@ fn print_accounts(accounts: &[Account]) -> Account {
     total
 }
 
-/// How large the folder was, with what had to leave it, after how long.
+/// Sizes of the folder, with what had to leave it, by the time since the start.
 #[derive(Debug, Default)]
 struct Growth(Vec<(Duration, f64)>);
 

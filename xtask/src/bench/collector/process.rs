@@ -22,7 +22,7 @@ pub(super) struct Process {
     log: PathBuf,
 }
 
-/// What a process has taken so far.
+/// The resources that a process has taken so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Usage {
     pub(super) cpu_seconds: f64,

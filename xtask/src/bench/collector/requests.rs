@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use super::access::{Access, TOKEN};
 use crate::run::stdout_text;
 
-/// What the page requests, of its default range: its name, path and parameters.
+/// The requests of the page, of its default range: its name, path and parameters.
 const REQUESTS: [(&str, &str, &str); 4] = [
     ("labels", "labels", ""),
     ("timeline", "timeline", ""),
@@ -18,8 +18,8 @@ const REQUESTS: [(&str, &str, &str); 4] = [
 ];
 const RANGE: Duration = Duration::from_mins(15);
 
-/// What curl appends to an answer: status, when the request was sent, when the answer was there,
-/// and its bytes on the wire.
+/// The text that curl appends to an answer: status, when the request was sent, when the answer was
+/// there, and its bytes on the wire.
 const TIMES: &str = "\n%{http_code} %{time_pretransfer} %{time_total} %{size_download}";
 
 #[derive(Debug)]

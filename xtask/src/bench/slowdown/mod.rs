@@ -1,5 +1,5 @@
-//! How much slower programs of some seconds are while the host is profiled: wall time and their own
-//! CPU time, of rounds in which each program runs once alone and once beside each profiler.
+//! The slowdown of programs of some seconds while the host is profiled: wall time and their own CPU
+//! time, of rounds in which each program runs once alone and once beside each profiler.
 //!
 //! Before each run the machine rests for as long: one that follows other work at once is slower by
 //! itself. The order changes from round to round, so that no profiler always comes first.

@@ -12,7 +12,7 @@ use crate::bench::{BenchArgs, Load};
 /// The place of [`Profiler::None`] among [`all`].
 pub(super) const NONE: usize = 0;
 
-/// What profiles the host, or the program, during a run.
+/// The profiler of the host, or of the program, during a run.
 #[derive(Debug)]
 pub(super) enum Profiler {
     None,

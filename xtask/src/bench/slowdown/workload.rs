@@ -19,7 +19,7 @@ const C_FUNCTIONS: usize = 150;
 /// Methods of the class that `javac` compiles.
 const JAVA_METHODS: usize = 4_000;
 
-/// What kind of program is slowed down.
+/// The kind of program that is slowed down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
     /// Streams, sorting, SHA-256, maps, recursion

@@ -1,4 +1,4 @@
-//! What compiled code keeps below its frame while it calls a collector's barrier.
+//! Spills that compiled code keeps below its frame while it calls a collector's barrier.
 //!
 //! C2's keeps registers. The slow paths of barriers (ZGC's; from JDK 24 on G1's, too) lie after
 //! the method's code, lower the stack pointer for the registers that are in use, and call the JVM,

@@ -60,7 +60,7 @@ impl FrameLayout {
         Self(self.0 & !(FOUR_BYTES & mask))
     }
 
-    /// As one word, to lie where other things may lie.
+    /// Returns the layout as one word, to lie where other things may lie.
     #[inline(always)]
     pub const fn to_bits(self) -> u64 {
         self.0

@@ -1,4 +1,5 @@
-//! How far an interrupted nmethod's frame is built, by the instructions around the pc.
+//! The layout of an interrupted nmethod's frame at its pc: how far it is built, by the instructions
+//! around the pc.
 //!
 //! Compilers say where a frame is complete, not where it is taken down, and some say it too early.
 //! [`super::prologue`] and [`super::epilogue`] know the instructions by which HotSpot's compilers
@@ -21,7 +22,7 @@ pub fn layout_at_pc(target: &mut impl HotspotTarget, left: u64, bytes: u64) -> F
     }
 }
 
-/// As [`layout_at_pc`], after the prologue.
+/// Returns the layout as [`layout_at_pc`] does, after the prologue.
 #[inline(always)]
 pub fn layout_after_prologue(target: &mut impl HotspotTarget, bytes: u64) -> FrameLayout {
     let at = first_poll_end(target.code());

@@ -20,7 +20,7 @@ use crate::jvm::{Jvm, ThawStub};
 use crate::rows::Register;
 use crate::unwind::is_code_address;
 
-/// Where the continuation's entry is to be looked for while nothing has been copied yet.
+/// The places where the continuation's entry is searched for while nothing has been copied yet.
 pub(super) struct BeforeThaw {
     /// The entry, or up to so many steps of its alignment below it.
     pub(super) from: StackAddress,

@@ -1,5 +1,5 @@
-//! Where the return barrier has called the JVM to thaw frames of a virtual thread: to copy them
-//! from a chunk to the stack.
+//! Walking where the return barrier has called the JVM to thaw frames of a virtual thread: to copy
+//! them from a chunk to the stack.
 //!
 //! It allocates stack for them. That memory ends at the continuation's entry; how large it is shows
 //! what has been thawed since.

@@ -43,7 +43,7 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
 }
 
 impl ContainerArgs {
-    /// What to ask runtimes for; `None`: nothing.
+    /// Returns what is asked of runtimes; `None`: nothing.
     pub(in crate::app) fn options(&self) -> Option<ContainersOptions> {
         (!self.no_container_runtime).then(|| ContainersOptions {
             sockets: self.container_runtime.clone(),

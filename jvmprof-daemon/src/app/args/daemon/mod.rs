@@ -31,7 +31,7 @@ pub use remote_store::RemoteStoreArgs;
 pub use telemetry::TelemetryArgs;
 pub use uploads::{SymbolizeArg, UploadArgs};
 
-/// What stands below the help. `-h` has the flags that most need, `--help` all.
+/// The examples that stand below the help. `-h` has the flags that most need, `--help` all.
 macro_rules! examples {
     () => {
         "\

@@ -1,4 +1,4 @@
-//! What a recording says of allocation: the classes and the methods that allocate most.
+//! Allocation in a recording's summary: the classes and the methods that allocate most.
 
 use std::collections::HashMap;
 

@@ -46,7 +46,7 @@ const MAX_FUNCTIONS: usize = 20_000;
 /// The row of those.
 const OTHERS: &str = "[other functions]";
 
-/// What rows are sorted by: the largest first, names from A on.
+/// The order of rows: the largest first, names from A on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::app::record) enum RowOrder {
     #[default]

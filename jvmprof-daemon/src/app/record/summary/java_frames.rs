@@ -14,7 +14,8 @@ pub(in crate::app::record) struct ShownBatches {
     pub(in crate::app::record) java: Option<JavaFrames>,
 }
 
-/// What Java methods were given of the samples of CPU time. Names of the fields are an interface.
+/// Counts of the samples of CPU time that were attributed to Java methods. Names of the fields are
+/// an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(in crate::app::record) struct JavaFrames {
     /// Samples that ended in the kernel, in native code or in a stub of the JVM, and are counted as

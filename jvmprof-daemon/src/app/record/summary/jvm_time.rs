@@ -1,4 +1,5 @@
-//! Whose threads the CPU time of each JVM went to, and for how long it was stopped, as it says.
+//! The CPU time of each JVM by the kind of thread that it went to, and for how long it was stopped,
+//! as it says.
 
 use std::collections::{BTreeMap, HashMap};
 

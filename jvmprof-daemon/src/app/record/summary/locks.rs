@@ -1,4 +1,4 @@
-//! What a recording says of locks: how long threads waited for each, and for whom.
+//! Locks in a recording's summary: how long threads waited for each, and for whom.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(in crate::app::record) struct LockSummary {
     holders: Vec<HolderRow>,
 }
 
-/// Where a thread was while it had a lock and others waited for it.
+/// A stack of a thread that had a lock for which others waited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct HolderRow {
     /// The lock's class.

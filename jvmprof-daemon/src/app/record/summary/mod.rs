@@ -69,8 +69,8 @@ pub(super) struct RecordingSummary {
     period_ns: u64,
 }
 
-/// How long kernel programs ran, with the stacks that they took, and how often. Left out where the
-/// kernel didn't measure it.
+/// The time that kernel programs ran, with the stacks that they took, and the number of runs. Left
+/// out where the kernel didn't measure it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct ProgramRuns {
     run_time_ns: u64,

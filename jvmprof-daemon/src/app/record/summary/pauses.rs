@@ -1,4 +1,4 @@
-//! For how long each JVM stopped its threads, and what for.
+//! Pauses in a recording's summary: for how long each JVM stopped its threads, and what for.
 
 use std::collections::{BTreeMap, HashMap};
 

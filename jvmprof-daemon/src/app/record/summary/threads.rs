@@ -15,12 +15,12 @@ use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Sample, Ser
 pub(in crate::app::record) const THREAD_LABELS: [ThreadLabel; 2] =
     [ThreadLabel::ThreadName, ThreadLabel::ThreadId];
 pub(in crate::app::record) const PID: &str = "pid";
-/// What no thread was found for, such as objects that the JVM itself allocates.
+/// The row of what no thread was found for, such as objects that the JVM itself allocates.
 const UNKNOWN_THREAD: &str = "[unknown thread]";
 /// Threads that are printed; the rest is in the JSON.
 const PRINTED: usize = 10;
 
-/// What a thread did of one event. Names of the fields are an interface.
+/// The share of a thread in one event. Names of the fields are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(in crate::app::record) struct ThreadShare {
     pub(in crate::app::record) pid: Option<u32>,

@@ -1,4 +1,4 @@
-//! What a recording says of waits: how long threads waited, for what, and where.
+//! Waits in a recording's summary: how long threads waited, for what, and where.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What a recording says of wall-clock time: of each thread, how long it ran and waited for what.
+//! Wall-clock time in a recording's summary: of each thread, how long it ran and waited for what.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -74,7 +74,7 @@ async fn top(args: &TopArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What ended the picture.
+/// The reason why the screen is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Asked,

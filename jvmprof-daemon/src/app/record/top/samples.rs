@@ -1,4 +1,4 @@
-//! What is kept of the samples: sums by process, of the last seconds and since the begin.
+//! The samples that are shown: sums by process, of the last seconds and since the begin.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! What the picture shows: the samples, and what the keys have chosen of them.
+//! State of the screen: the samples, and what the keys have chosen of them.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::samples::{Samples, Slice, Sums};
 use crate::app::record::summary::hottest_functions::RowOrder;
 
-/// What a key did.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Nothing,

@@ -56,7 +56,7 @@ fn request(rest: &str) -> String {
 /// Own samples of the base and of the tree, by the path and by what they were taken in.
 type Stacks = BTreeMap<(Vec<String>, u64), [u64; 2]>;
 
-/// What samples of processes that are no JVMs were taken in.
+/// The activity of samples of processes that are no JVMs.
 const OTHER: u64 = 8;
 
 fn numbers(column: &Value) -> Vec<u64> {
@@ -108,7 +108,8 @@ fn table(answer: &Value) -> BTreeMap<String, [Value; 4]> {
     rows.collect()
 }
 
-/// Whether the page would leave a stack, by its functions and by what its samples were taken in.
+/// The rule by which the page would leave a stack, by its functions and by what its samples were
+/// taken in.
 type IsLeft = fn(&[String], u64) -> bool;
 
 fn has(path: &[String], function: &str) -> bool {

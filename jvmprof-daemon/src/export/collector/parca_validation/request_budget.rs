@@ -36,7 +36,7 @@ impl From<DecodeLimits> for RequestLimits {
     }
 }
 
-/// What is left of a request's limits.
+/// The remainder of a request's limits.
 #[derive(Debug)]
 pub(super) struct RequestBudget {
     limits: RequestLimits,

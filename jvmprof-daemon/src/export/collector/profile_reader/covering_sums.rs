@@ -1,4 +1,4 @@
-//! Which profiles of an answer are read as sums.
+//! Choice of the profiles of an answer that are read as sums.
 
 use crate::export::collector::sums::stored_sum::{self, StoredSum, StoredSumError, SumDetail};
 use crate::export::store::{ProfileRef, Store, SumPeriod, TimeRange};

@@ -25,7 +25,7 @@ const MAX_TIMED_SAMPLES: usize = 1_000_000;
 const MAX_NODES: usize = 600_000;
 const MIN_NODES: usize = 100;
 
-/// What one thread has counted; the parts are added up.
+/// The counts of one thread; those of all are added up.
 pub(super) struct PartialAnswer {
     pub(super) builder: TreeBuilder,
     pub(super) cpu_time: CpuTime,
@@ -72,7 +72,7 @@ impl PartialAnswer {
     }
 }
 
-/// What the threads that count a selection have in common.
+/// Data that the threads that count a selection have in common.
 pub(super) struct SelectionContext<'a, 'b> {
     request: &'b RequestContext<'a>,
     plan: &'b Plan<'a>,

@@ -19,7 +19,7 @@ const MAX_MARKS: usize = 5_000;
 const MAX_JVMS: usize = 100;
 /// Profiles before the range that are looked at, since one may reach into it.
 const LONGEST_PROFILE: Duration = Duration::from_secs(3_600);
-/// How long after its end a pause may be read: it is in the next profile, then.
+/// The time after its end within which a pause may be read: it is in the next profile, then.
 const LATEST_READ: Duration = Duration::from_secs(5);
 /// Labels by which series of CPU time differ within one JVM.
 const LABELS_OF_THREADS: [&str; 4] = [NAME_LABEL, label_names::THREAD_NAME, label_names::THREAD_ID, "cpu"];
@@ -35,7 +35,7 @@ pub(in crate::export::collector) struct PauseTimeline {
     pub(in crate::export::collector) unreadable: usize,
 }
 
-/// What is known of a pause: its two times may be in different profiles.
+/// The known parts of a pause: its two times may be in different profiles.
 #[derive(Debug, Default)]
 struct KnownPause {
     stopped_ns: u64,

@@ -1,4 +1,4 @@
-//! Which files are read for an answer, and by which thread.
+//! Choice of the files that are read for an answer, and division among threads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -19,7 +19,7 @@ const MIN_SERIES_NODES: usize = 1_000;
 /// Threads count whole groups if each has so many: else one might have most of the work.
 const GROUPS_OF_THREAD: usize = 4;
 
-/// What is to be counted of a selection.
+/// The profiles of a selection that are to be counted.
 pub(super) struct SelectedProfiles {
     selection: Selection,
     pub(super) series: Vec<SeriesInfo>,
@@ -41,7 +41,7 @@ impl SelectedProfiles {
     }
 }
 
-/// What all selections of a request have in common.
+/// Data that all selections of a request have in common.
 pub(super) struct RequestContext<'a> {
     pub(super) reader: &'a ProfileReader,
     pub(super) query: &'a Query,

@@ -1,5 +1,4 @@
-//! When the samples of JVMs were taken, by the kind of their thread: for the timeline of chosen
-//! kinds.
+//! Times of the samples of JVMs, by the kind of their thread: for the timeline of chosen kinds.
 //!
 //! Sums know what each of their profiles was taken in, but not by which kind of thread, so that
 //! this is read from the profiles themselves.

@@ -1,4 +1,4 @@
-//! What a request leaves out of the stacks, in the words of the page's address
+//! Edits that a request makes to the stacks, in the words of the page's address
 //! (`assets/tree/edits.js`).
 
 use crate::profile::call_tree::{FunctionPattern, MAX_WANTED, StackFilter};

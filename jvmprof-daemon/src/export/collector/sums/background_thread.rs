@@ -26,7 +26,7 @@ const MAX_REFUSED: usize = 100_000;
 /// worth another try.
 type Refused = HashSet<(String, SumPeriod, u64)>;
 
-/// What became of one sum.
+/// The result of making one sum.
 enum Outcome {
     Stored,
     /// Its profiles have changed meanwhile.
@@ -120,7 +120,7 @@ struct SumSearch {
 }
 
 impl SumSearch {
-    /// Without rest.
+    /// Makes a search without rest.
     fn new(store: Arc<Store>) -> Self {
         let (counts, is_stopped) = (Arc::default(), Arc::default());
         Self { store, refused: Refused::new(), counts, is_stopped, rest: 0 }

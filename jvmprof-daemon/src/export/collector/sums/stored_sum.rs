@@ -21,7 +21,7 @@ use crate::proto::pprof::Profile;
 /// takes some 2 MB.
 const LIMITS: DecodeLimits = DecodeLimits { max_bytes: 8 << 20, max_entries: 300_000 };
 
-/// What is known of a profile of a sum beside its [`ProfileRef`].
+/// Data of a profile of a sum beside its [`ProfileRef`].
 #[derive(Clone, Debug)]
 pub struct SummedPart {
     /// Nanoseconds that a sample stands for.
@@ -56,7 +56,7 @@ pub struct StoredSum {
     pub content: SumContent,
 }
 
-/// What an answer counts of a sum.
+/// The part of a sum that an answer counts.
 #[derive(Debug)]
 pub enum SumContent {
     /// The heaviest nodes, or all if there are no more.
@@ -65,7 +65,7 @@ pub enum SumContent {
     Stacks(Box<Profile>),
 }
 
-/// What is wanted of sums.
+/// The detail that is wanted of sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumDetail {
     /// The heaviest nodes, at most so many.

@@ -113,7 +113,7 @@ fn answer(store: &Arc<Store>, query: &str) -> Value {
     answer_within(ReadLimits::default(), store, query)
 }
 
-/// Of sums the trees alone are counted.
+/// Answers a query for which the trees of sums alone are counted.
 fn answer_of_trees(store: &Arc<Store>, query: &str) -> Value {
     answer_within(ReadLimits { stack_bytes: 0, ..ReadLimits::default() }, store, query)
 }

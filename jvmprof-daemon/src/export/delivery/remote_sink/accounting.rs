@@ -1,4 +1,4 @@
-//! What becomes of a request's samples in the counts, the spool and the ledger.
+//! Accounting of a request's samples in the counts, the spool and the ledger.
 
 use super::Sender;
 use crate::event_type::SamplesByEvent;
@@ -6,7 +6,7 @@ use crate::export::delivery::bisection::SendReport;
 use crate::export::delivery::counts::DeliveryCounts;
 use crate::export::spool::RecordInFlight;
 
-/// Where a request came from, and where it is accounted for.
+/// The origin of a request, by which it is accounted for.
 #[derive(Debug)]
 pub(super) enum Origin {
     /// Its samples.

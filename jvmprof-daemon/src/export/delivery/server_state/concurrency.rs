@@ -62,12 +62,13 @@ impl Concurrency {
         self.current.bytes += bytes;
     }
 
-    /// A request has ended. `is_current`: it began since the last failure.
+    /// Ends a request. `is_current`: it began since the last failure.
     pub(super) fn end(&mut self, bytes: usize, is_current: bool) {
         if is_current { self.current.remove(bytes) } else { self.stale.remove(bytes) }
     }
 
-    /// A request was answered that began since the last failure: one more may be under way.
+    /// Notes that a request was answered that began since the last failure: one more may be under
+    /// way.
     pub(super) fn note_delivered(&mut self) {
         self.limit = (self.limit + 1).min(self.most);
     }

@@ -1,6 +1,5 @@
-//! How a fleet of daemons behaves towards one server, on virtual time: the delays and the windows
-//! are the daemon's own, the server and the network are a model. `docs/delivery.md` has the
-//! results.
+//! A fleet of daemons and one server, on virtual time: the delays and the windows are the daemon's
+//! own, the server and the network are a model. `docs/measurements/sinks.md` has the results.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,7 +30,7 @@ enum Step {
     Send,
 }
 
-/// What the server has seen.
+/// The requests that the server has seen.
 #[derive(Debug, Default)]
 struct Outcome {
     /// Most requests in a second, empty ones among them, while it answered.

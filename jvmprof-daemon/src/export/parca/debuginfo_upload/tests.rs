@@ -31,7 +31,7 @@ use crate::types::BuildId;
 /// Exports symbols and has a build id.
 const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
 
-/// What a server does in one step; where its script has none left it takes everything.
+/// The server's action in one step; where its script has none left it takes everything.
 #[derive(Clone, Debug)]
 enum UploadStep {
     NotWanted,
@@ -176,7 +176,7 @@ async fn upload(address: SocketAddr, options: UploadOptions, offered: Vec<Upload
     uploader.counts()
 }
 
-/// What became of libc, and which calls it took.
+/// Uploads libc, and returns its end and the calls that it took.
 async fn scripted(steps: &[(&'static str, UploadStep)]) -> (UploadCounts, String) {
     let server = ScriptedDebuginfoService::new(steps);
     let counts = upload(start(&server).await, options(), vec![offer(LIBC)]).await;

@@ -16,7 +16,7 @@ use super::upload_error::{RetryTime, UploadFailure};
 /// mapped.
 const REMOVED: &str = " (deleted)";
 
-/// What becomes of a file after a round that failed.
+/// The next step for a file after a round that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextStep {
     /// None: the server has refused it for good.

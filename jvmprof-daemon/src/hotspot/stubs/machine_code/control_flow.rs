@@ -492,7 +492,7 @@ impl<'c> ControlFlow<'c> {
 /// Compilers align functions to this, mostly.
 const ALIGNMENT: u64 = 16;
 
-/// True unless it is known that a `ret` finds the return address.
+/// Returns true unless it is known that a `ret` finds the return address.
 fn returns_elsewhere(state: &FrameState) -> bool {
     state.place(Register::RSP).is_none_or(|top| state.load(top) != TrackedValue::ReturnAddress)
 }

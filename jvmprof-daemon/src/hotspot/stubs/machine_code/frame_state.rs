@@ -1,5 +1,6 @@
-//! What is known at one instruction: which registers and stack slots hold the return address, the
-//! caller's frame pointer and addresses of the stack, in terms of a few unknown base addresses.
+//! State of a frame as far as it is known at one instruction: which registers and stack slots hold
+//! the return address, the caller's frame pointer and addresses of the stack, in terms of a few
+//! unknown base addresses.
 
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Register, Row};
 use smallvec::SmallVec;
@@ -95,7 +96,7 @@ pub(in crate::hotspot::stubs) struct FrameState {
 }
 
 impl FrameState {
-    /// Nothing is known but `rsp` by its name, and the CFA.
+    /// Makes a state of which nothing is known but `rsp` by its name, and the CFA.
     fn new(cfa: StackLocation) -> Self {
         Self {
             registers: [TrackedValue::Unknown; 16],
@@ -139,8 +140,8 @@ impl FrameState {
         state
     }
 
-    /// In a complete interpreter frame (openjdk jdk-21 src/hotspot/cpu/x86/frame_x86.hpp: link 0,
-    /// return address 1, sender sp -1).
+    /// Returns the state in a complete interpreter frame (openjdk jdk-21
+    /// src/hotspot/cpu/x86/frame_x86.hpp: link 0, return address 1, sender sp -1).
     pub(in crate::hotspot::stubs) fn interpreter_frame() -> Self {
         let frame = StackLocation::new(LocationBase::Frame, 0);
         let sender = StackLocation::new(LocationBase::Sender, 0);
@@ -152,7 +153,7 @@ impl FrameState {
         state
     }
 
-    /// In a complete frame with a frame pointer.
+    /// Returns the state in a complete frame with a frame pointer.
     pub(in crate::hotspot::stubs) fn framed() -> Self {
         let frame = StackLocation::new(LocationBase::Frame, 0);
         let mut state = Self::new(frame.plus(16));
@@ -223,7 +224,7 @@ impl FrameState {
         }
     }
 
-    /// A function was called: what lies below the stack pointer is lost.
+    /// Notes that a function was called: what lies below the stack pointer is lost.
     pub(in crate::hotspot::stubs) fn forget_below_rsp(&mut self) {
         let Some(top) = self.place(Register::RSP) else { return };
         self.slots.retain(|slot| slot.at.above(top).is_none_or(|above| above >= 0));
@@ -271,9 +272,9 @@ impl FrameState {
         self.replacing = true;
     }
 
-    /// A place was made for a return address that is stored there later. Until then it is in the
-    /// JVM's thread alone: code is also entered here with anything in the registers (openjdk
-    /// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `exception_in_tls_offset`).
+    /// Notes that a place was made for a return address that is stored there later. Until then it
+    /// is in the JVM's thread alone: code is also entered here with anything in the registers
+    /// (openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `exception_in_tls_offset`).
     pub(in crate::hotspot::stubs) fn forget_return_address(&mut self) {
         self.slots.retain(|slot| slot.holds != TrackedValue::ReturnAddress);
         let held = |value: TrackedValue| value == TrackedValue::ReturnAddress;
@@ -294,9 +295,9 @@ impl FrameState {
         self.next_sender = Some(top);
     }
 
-    /// Where frames are replaced: something from elsewhere was pushed to `at`. It is the return
-    /// address of a new frame, whose caller's `rbp` is still there. Without its caller's stack
-    /// pointer it would be walked wrongly: then nothing is known.
+    /// Begins another frame where frames are replaced: something from elsewhere was pushed to `at`.
+    /// It is the return address of a new frame, whose caller's `rbp` is still there. Without its
+    /// caller's stack pointer it would be walked wrongly: then nothing is known.
     pub(in crate::hotspot::stubs) fn begin_frame(&mut self, at: StackLocation) {
         let known = self.register_with(NEXT_SENDER).is_some();
         if !self.replacing || !known {

@@ -1,4 +1,4 @@
-//! What one instruction does to the state (Intel SDM volume 2).
+//! Effects of one instruction on the state (Intel SDM volume 2).
 
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 use jvmprof_common::rows::Register;
@@ -220,7 +220,7 @@ impl Transfer {
         }
     }
 
-    /// Any instruction: what it writes is unknown from here on.
+    /// Applies any instruction: what it writes is unknown from here on.
     fn other(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         // Vector code is most of some stubs.
         if instruction.op0_kind() == OpKind::Register && instruction.op0_register().is_vector_register() {

@@ -53,7 +53,7 @@ impl RelocatableField {
         leads_out || instruction.is_ip_rel_memory_operand() || instruction.op1_kind() == OpKind::Immediate64
     }
 
-    /// As a number, to be stored.
+    /// Returns the field as a number, to be stored.
     pub(in crate::hotspot::stubs) fn to_bits(self) -> u32 {
         self.0
     }

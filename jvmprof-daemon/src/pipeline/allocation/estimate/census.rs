@@ -1,4 +1,4 @@
-//! What censuses say of a window: objects and bytes by stratum, and how well.
+//! Censuses of a window: objects and bytes by stratum, and how well.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use super::{Placement, Stratum, StratumTable, probability};
 use crate::hotspot::java_heap::{ObjectCount, TlabObjects};
 use crate::types::FastHasher;
 
-/// What the censuses of a process have counted: objects and bytes by stratum, each buffer times the
-/// number of buffers that it stands for.
+/// Sums that the censuses of a process have counted: objects and bytes by stratum, each buffer
+/// times the number of buffers that it stands for.
 #[derive(Debug, Default)]
 pub(in crate::pipeline::allocation) struct CensusSums {
     pub(super) by_stratum: HashMap<u32, (f64, f64), FastHasher>,

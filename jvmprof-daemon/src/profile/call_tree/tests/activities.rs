@@ -1,4 +1,4 @@
-//! What JVMs' samples were taken in, beside the tree.
+//! Activities of JVMs' samples, beside the tree.
 
 use serde_json::json;
 

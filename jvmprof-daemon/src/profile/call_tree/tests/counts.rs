@@ -77,7 +77,7 @@ fn read(bytes: &[u8], max_nodes: usize) -> TreeCounts {
     TreeCounts::from_bytes(bytes, max_nodes).unwrap()
 }
 
-/// As the collector reads them: encoded and decoded.
+/// Returns counts as the collector reads them: encoded and decoded.
 fn stored(builder: TreeBuilder) -> TreeCounts {
     read(&builder.into_counts(usize::MAX).to_bytes(), usize::MAX)
 }

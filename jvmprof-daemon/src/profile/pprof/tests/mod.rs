@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::proto::pprof::Profile;
 
-/// What a profile says, without ids and indices: values by labels and stack. Frames as
+/// The content of a profile, without ids and indices: values by labels and stack. Frames as
 /// `name@system_name file:line`.
 pub(super) type Content = BTreeMap<(Vec<String>, Vec<String>), Vec<i64>>;
 

@@ -8,7 +8,7 @@ use crate::profile::pprof::{PushEncoder, for_push};
 use crate::profile::testing::{batch, frame, series};
 use crate::proto::pprof::Profile;
 
-/// When the profile of these tests began, in nanoseconds.
+/// Begin of the profile of these tests, in nanoseconds.
 const START: i64 = 1_732_195_500_000_000_000;
 
 /// Stacks with so many events and these times of theirs.
@@ -25,7 +25,7 @@ fn profile(stacks: &[(u64, &[i32])]) -> Profile {
     PushEncoder::new(&batch).with_times(true).encode(&batch.series[0])
 }
 
-/// From and to: milliseconds since the profile's start.
+/// Returns a range from and to: milliseconds since the profile's start.
 fn range(from: i64, to: i64) -> Range<i64> {
     START + from * 1_000_000..START + to * 1_000_000
 }

@@ -12,8 +12,8 @@ use crate::sampler::ebpf::loader::{SWITCH, WAIT_BEGIN, switch_tracepoint};
 use crate::sampler::ebpf::object::{load_program, load_tail_calls, program, program_error};
 use crate::sampler::error::SamplerError;
 
-/// Where a thread goes on whose wait is kept: in the interrupt that `wait_begin` raises. Every
-/// kernel for x86-64 has this tracepoint (arch/x86/kernel/irq_work.c).
+/// The program where a thread goes on whose wait is kept: in the interrupt that `wait_begin`
+/// raises. Every kernel for x86-64 has this tracepoint (arch/x86/kernel/irq_work.c).
 const WAIT_END: &str = "wait_end";
 const INTERRUPT: &str = "irq_work_entry";
 
