@@ -2,6 +2,7 @@
 //! are killed and come back. `cargo xtask test` builds them (Parca and Pyroscope with `--servers`).
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
+mod all_at_once;
 mod delivered;
 mod otel_collector;
 mod otel_limits;

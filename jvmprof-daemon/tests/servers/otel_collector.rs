@@ -107,12 +107,14 @@ async fn what_a_real_opentelemetry_collector_wrote_is_what_the_ledger_says() {
     }
 }
 
-/// A sample of a sample type: the attributes of its resource and of its own, the ids of its link's
-/// span, and its value.
-type Row = (BTreeMap<String, String>, u64);
+/// The attributes of a sample and of its resource, and the ids of its link's span.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// A sample of a sample type, and its value.
+type Row = (Labels, u64);
 
 /// What the collector has written, by the names and units of sample types.
-fn rows(dir: &Path) -> BTreeMap<[String; 2], Vec<Row>> {
+pub(crate) fn rows(dir: &Path) -> BTreeMap<[String; 2], Vec<Row>> {
     let mut rows: BTreeMap<[String; 2], Vec<Row>> = BTreeMap::new();
     for message in messages(dir) {
         let dictionary = &message["dictionary"];

@@ -14,7 +14,7 @@ use crate::server::{Server, free_address, get};
 use crate::support::scratch;
 
 /// Starts a Parca that keeps profiles in memory.
-fn start(dir: &Path, address: &str) -> Server {
+pub(crate) fn start(dir: &Path, address: &str) -> Server {
     let config = dir.join("parca.yaml");
     let bucket = dir.join("bucket").display().to_string();
     let text =
@@ -36,6 +36,12 @@ fn sum(address: &str, event: EventType) -> u64 {
 
 /// Asks for the sum of a sample type over the samples that a selector of labels chooses.
 fn sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
+    let unit = if (kind.name, kind.unit) == ("samples", "count") { PERIOD } else { 1 };
+    shown_sum_of(address, event, kind, selector) / unit
+}
+
+/// The same as it is shown: samples of CPU time as the time that they stand for.
+pub(crate) fn shown_sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
     let descriptor = event.descriptor();
     let period = descriptor.period_type;
     let names = [descriptor.series, kind.name, kind.unit, period.name, period.unit];
@@ -47,10 +53,7 @@ fn sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> 
     let answer = get(&format!("http://{address}/api/profiles/query_range"), &parameters);
     let each = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
     let samples = each(&answer, "series").into_iter().flat_map(|series| each(&series, "samples"));
-    let values = samples.map(|sample| sample["value"].as_str().unwrap().parse::<u64>().unwrap());
-    // It shows samples as the time that they stand for.
-    let unit = if (kind.name, kind.unit) == ("samples", "count") { PERIOD } else { 1 };
-    values.sum::<u64>() / unit
+    samples.map(|sample| sample["value"].as_str().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 fn connect(address: &str) -> ParcaClient {

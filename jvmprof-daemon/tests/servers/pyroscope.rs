@@ -147,7 +147,7 @@ fn ask(address: &str, method: &str, question: Value) -> Value {
 
 /// Returns the names of the services that have profiles. Of fresh segments nothing else is known,
 /// so that other questions have to name one of these.
-fn services(address: &str) -> BTreeSet<String> {
+pub(crate) fn services(address: &str) -> BTreeSet<String> {
     let answer = ask(address, "Series", json!({ "labelNames": ["service_name", "__profile_type__"] }));
     let each = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
     let labels = each(&answer, "labelsSet").into_iter().flat_map(|set| each(&set, "labels"));
