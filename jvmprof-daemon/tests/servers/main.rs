@@ -6,6 +6,7 @@ mod all_at_once;
 mod delivered;
 mod otel_collector;
 mod otel_limits;
+mod otel_refusals;
 mod otel_tls;
 mod parca;
 mod pyroscope;
