@@ -10,6 +10,7 @@ mod otel_refusals;
 mod otel_tls;
 mod parca;
 mod pyroscope;
+mod rate_limit;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
