@@ -9,6 +9,7 @@ mod otel_limits;
 mod otel_refusals;
 mod otel_tls;
 mod parca;
+mod parca_limits;
 mod pyroscope;
 mod rate_limit;
 mod server;

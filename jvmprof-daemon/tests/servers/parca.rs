@@ -35,19 +35,29 @@ fn sum(address: &str, event: EventType) -> u64 {
 }
 
 /// Asks for the sum of a sample type over the samples that a selector of labels chooses.
-fn sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
+pub(crate) fn sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
     let unit = if (kind.name, kind.unit) == ("samples", "count") { PERIOD } else { 1 };
     shown_sum_of(address, event, kind, selector) / unit
 }
 
 /// The same as it is shown: samples of CPU time as the time that they stand for.
 pub(crate) fn shown_sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
+    shown_sum_since(Duration::from_secs(3600), address, event, kind, selector)
+}
+
+/// The same over a time before now.
+pub(crate) fn shown_sum_since(
+    before: Duration,
+    address: &str,
+    event: EventType,
+    kind: SampleType,
+    selector: &str,
+) -> u64 {
     let descriptor = event.descriptor();
     let period = descriptor.period_type;
     let names = [descriptor.series, kind.name, kind.unit, period.name, period.unit];
     let query = format!("{}:delta{{{selector}}}", names.join(":"));
-    let hour = Duration::from_secs(3600);
-    let [from, to] = [SystemTime::now() - hour, SystemTime::now() + hour];
+    let [from, to] = [SystemTime::now() - before, SystemTime::now() + Duration::from_secs(3600)];
     let [from, to] = [from, to].map(|time| format_rfc3339(time).to_string());
     let parameters = [("query", &*query), ("start", &from), ("end", &to), ("step", "1s")];
     let answer = get(&format!("http://{address}/api/profiles/query_range"), &parameters);
@@ -56,7 +66,7 @@ pub(crate) fn shown_sum_of(address: &str, event: EventType, kind: SampleType, se
     samples.map(|sample| sample["value"].as_str().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-fn connect(address: &str) -> ParcaClient {
+pub(crate) fn connect(address: &str) -> ParcaClient {
     ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap()
 }
 
