@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod command_line;
+mod datadog;
 mod diff;
 mod exit_codes;
 mod help;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jvmprof_daemon::event_type::{EventType, SamplesByEvent};
@@ -23,13 +23,29 @@ pub(crate) const PROTOCOLS: [OtlpProtocol; 2] = [OtlpProtocol::Grpc, OtlpProtoco
 /// Starts a collector at an address for one protocol, which writes to a file in a folder.
 /// `settings`: more of the protocol's, `name: value`.
 pub(crate) fn start(dir: &Path, protocol: OtlpProtocol, address: &str, settings: &[&str]) -> Server {
+    start_with(dir, protocol, address, settings, "")
+}
+
+/// The setting of a protocol for which clients have to have [`TOKEN`].
+pub(crate) const WITH_TOKEN: &str = "auth: {authenticator: token}";
+pub(crate) const TOKEN: &str = "s3cret";
+
+/// As [`start`]. `exporter`: more settings of the exporter, each after a comma.
+pub(crate) fn start_with(
+    dir: &Path,
+    protocol: OtlpProtocol,
+    address: &str,
+    settings: &[&str],
+    exporter: &str,
+) -> Server {
     let protocol = if protocol == OtlpProtocol::Grpc { "grpc" } else { "http" };
     let settings: String = settings.iter().map(|setting| format!(", {setting}")).collect();
-    let (config, lines) = (dir.join("collector.yaml"), dir.join("lines"));
+    let (config, lines) = (dir.join("collector.yaml"), lines_file(dir));
     let text = format!(
         "receivers: {{otlp: {{protocols: {{{protocol}: {{endpoint: \"{address}\"{settings}}}}}}}}}\n\
-         exporters: {{lines: {{path: \"{}\"}}}}\n\
-         service:\n  telemetry: {{metrics: {{level: none}}}}\n  pipelines:\n    \
+         exporters: {{lines: {{path: \"{}\"{exporter}}}}}\n\
+         extensions: {{token: {{token: {TOKEN}}}}}\n\
+         service:\n  telemetry: {{metrics: {{level: none}}}}\n  extensions: [token]\n  pipelines:\n    \
          profiles: {{receivers: [otlp], exporters: [lines]}}\n",
         lines.display()
     );
@@ -39,13 +55,18 @@ pub(crate) fn start(dir: &Path, protocol: OtlpProtocol, address: &str, settings:
     Server::start("JVMPROF_TEST_OTEL_COLLECTOR", &args, dir, address)
 }
 
+/// The file that a collector writes to, unless there is one of this name and `.stop`.
+pub(crate) fn lines_file(dir: &Path) -> PathBuf {
+    dir.join("lines")
+}
+
 fn each(value: &Value, name: &str) -> Vec<Value> {
     value[name].as_array().cloned().unwrap_or_default()
 }
 
 /// What the collector has written.
 fn messages(dir: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(dir.join("lines")).unwrap();
+    let text = fs::read_to_string(lines_file(dir)).unwrap();
     let message = |line: &str| match serde_json::from_str(line) {
         Ok(message) => Some(message),
         // A message that the kill cut off wasn't answered.
@@ -112,12 +133,14 @@ async fn what_a_real_opentelemetry_collector_wrote_is_what_the_ledger_says() {
     }
 }
 
-/// A sample of a sample type: the attributes of its resource and of its own, the ids of its link's
-/// span, and its value.
-type Row = (BTreeMap<String, String>, u64);
+/// The attributes of a sample and of its resource, and the ids of its link's span.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// A sample of a sample type, and its value.
+type Row = (Labels, u64);
 
 /// What the collector has written, by the names and units of sample types.
-fn rows(dir: &Path) -> BTreeMap<[String; 2], Vec<Row>> {
+pub(crate) fn rows(dir: &Path) -> BTreeMap<[String; 2], Vec<Row>> {
     let mut rows: BTreeMap<[String; 2], Vec<Row>> = BTreeMap::new();
     for message in messages(dir) {
         let dictionary = &message["dictionary"];

@@ -1,18 +1,20 @@
-//! A real Pyroscope: killed, back again without what it had, and its answers beside the account. Of
-//! its own protocol and of OTLP.
+//! A real Pyroscope, with either of its storages: killed, back again without what it had, and its
+//! answers beside the account.
 
 mod limits;
+mod otlp;
+mod spans;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jvmprof_daemon::event_type::{EventType, SampleType};
 use jvmprof_daemon::export::http_client::HttpOptions;
 use jvmprof_daemon::export::pyroscope::{PyroscopeClient, PyroscopeOptions};
+use serde_json::{Value, json};
 
-use crate::delivered::{LABELLED, PERIOD, deliver_labelled, deliver_to_lives, first_type};
-use crate::otel_collector::{self, PROTOCOLS};
+use crate::delivered::{LABELLED, deliver_labelled, deliver_to_lives, first_type};
 use crate::server::{PATIENCE, Server, free_address, get, post};
 use crate::support::scratch;
 
@@ -30,13 +32,62 @@ const ADDRESSES: [&str; 7] = [
     "store-gateway.sharding-ring.instance-addr",
 ];
 
+/// What a Pyroscope stores profiles with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// Ingesters: version 1, by default.
+    Ingesters,
+    /// Segment writers and a metastore: version 2 has no other one.
+    Segments,
+}
+
+pub(crate) const STORAGES: [Storage; 2] = [Storage::Ingesters, Storage::Segments];
+
+impl Storage {
+    fn environment(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Ingesters => &[],
+            Self::Segments => &[("PYROSCOPE_V2", "1")],
+        }
+    }
+
+    /// Options beside those of both. `grpc`: the address by which the parts of it talk.
+    fn options(self, dir: &Path, grpc: &str) -> Vec<String> {
+        if self == Self::Ingesters {
+            return Vec::new();
+        }
+        let (dir, raft) = (dir.display(), free_address());
+        let host = grpc.split_once(':').unwrap().0;
+        vec![
+            "-write-path=segment-writer".to_owned(),
+            "-enable-query-backend=true".to_owned(),
+            format!("-query-backend.address={grpc}"),
+            "-segment-writer.min-ready-duration=0s".to_owned(),
+            "-segment-writer.store=inmemory".to_owned(),
+            format!("-segment-writer.lifecycler.addr={host}"),
+            // Answers come when a segment is flushed: by default each half a second.
+            "-segment-writer.segment-duration=100ms".to_owned(),
+            // What the metastore doesn't know yet isn't found: then a push is to fail.
+            "-segment-writer.metadata-dlq-enabled=false".to_owned(),
+            "-metastore.min-ready-duration=0s".to_owned(),
+            format!("-metastore.address={grpc}"),
+            format!("-metastore.data-dir={dir}/metastore"),
+            format!("-metastore.raft.dir={dir}/raft"),
+            format!("-metastore.raft.snapshots-dir={dir}/raft"),
+            format!("-metastore.raft.bind-address={raft}"),
+            format!("-metastore.raft.advertise-address={raft}"),
+            format!("-metastore.raft.server-id={raft}"),
+        ]
+    }
+}
+
 /// Starts a Pyroscope that stores in a folder, and waits until it is ready.
-fn start(dir: &Path, address: &str) -> Server {
-    start_with(dir, address, &[])
+pub(crate) fn start(dir: &Path, address: &str, storage: Storage) -> Server {
+    start_with(dir, address, storage, &[])
 }
 
 /// As [`start`], with more options.
-fn start_with(dir: &Path, address: &str, options: &[&str]) -> Server {
+fn start_with(dir: &Path, address: &str, storage: Storage, options: &[&str]) -> Server {
     let dir_name = dir.display();
     let (host, port) = address.split_once(':').unwrap();
     let [grpc, members] = [free_address(), free_address()];
@@ -58,35 +109,81 @@ fn start_with(dir: &Path, address: &str, options: &[&str]) -> Server {
     ];
     args.extend(RINGS.map(|part| format!("-{part}ring.store=inmemory")));
     args.extend(ADDRESSES.map(|option| format!("-{option}={host}")));
+    args.extend(storage.options(dir, &grpc));
     args.extend(options.iter().map(|option| (*option).to_owned()));
-    let server = Server::start("JVMPROF_TEST_PYROSCOPE", &args, dir, address);
-    let started = std::time::Instant::now();
-    while ureq::get(format!("http://{address}/ready")).call().is_err() {
+    let environment = storage.environment();
+    let server = Server::start_with("JVMPROF_TEST_PYROSCOPE", &args, environment, dir, address);
+    let started = Instant::now();
+    while !is_ready(address) {
         assert!(started.elapsed() < PATIENCE, "it isn't ready");
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     }
     server
 }
 
+/// Returns whether it says so and answers questions: a metastore that still elects itself doesn't.
+fn is_ready(address: &str) -> bool {
+    let question = in_last_hour(json!({})).to_string();
+    let names = ureq::post(url_of(address, "LabelNames")).header("content-type", "application/json");
+    ureq::get(format!("http://{address}/ready")).call().is_ok()
+        && names.header("x-scope-orgid", "nobody").send(question).is_ok()
+}
+
+fn url_of(address: &str, method: &str) -> String {
+    format!("http://{address}/querier.v1.QuerierService/{method}")
+}
+
+/// Adds the range of time that a question is for.
+fn in_last_hour(mut question: Value) -> Value {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    question["start"] = (now - 3_600_000).into();
+    question["end"] = (now + 1_000).into();
+    question
+}
+
+/// Returns its answer to a question about the last hour.
+fn ask(address: &str, method: &str, question: Value) -> Value {
+    post(&url_of(address, method), &in_last_hour(question))
+}
+
+/// Returns the names of the services that have profiles. Of fresh segments nothing else is known,
+/// so that other questions have to name one of these.
+pub(crate) fn services(address: &str) -> BTreeSet<String> {
+    let answer = ask(address, "Series", json!({ "labelNames": ["service_name", "__profile_type__"] }));
+    let each = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+    let labels = each(&answer, "labelsSet").into_iter().flat_map(|set| each(&set, "labels"));
+    let names = labels.filter(|label| label["name"] == "service_name");
+    names.map(|label| label["value"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Returns the names of a service's labels, or the values of one of these.
+fn names_of(address: &str, service: &str, label: Option<&str>) -> Vec<Value> {
+    let question = json!({ "name": label, "matchers": [format!("{{service_name=\"{service}\"}}")] });
+    let method = if label.is_some() { "LabelValues" } else { "LabelNames" };
+    ask(address, method, question)["names"].as_array().cloned().unwrap_or_default()
+}
+
 /// Asks for the sum of an event's first sample type over all series.
-fn sum(address: &str, event: EventType) -> u64 {
+pub(crate) fn sum(address: &str, event: EventType) -> u64 {
     sum_of(address, event, first_type(event), "")
 }
 
 /// Asks for the sum of a sample type over the samples that a selector of labels chooses.
-fn sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
-    let descriptor = event.descriptor();
-    let period = descriptor.period_type;
-    let names = [descriptor.series, kind.name, kind.unit, period.name, period.unit];
-    ticks(address, &names.join(":"), selector)
+pub(crate) fn sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
+    let of_service = |service: String| {
+        let query = format!("{}{{service_name=\"{service}\",{selector}}}", profile_type(event, kind));
+        let parameters = [("query", &*query), ("from", "now-1h"), ("until", "now"), ("format", "json")];
+        let answer = get(&format!("http://{address}/pyroscope/render"), &parameters);
+        answer["flamebearer"]["numTicks"].as_u64().unwrap()
+    };
+    services(address).into_iter().map(of_service).sum()
 }
 
-/// Asks for the sum of a type of profiles, as its page names it.
-fn ticks(address: &str, name: &str, selector: &str) -> u64 {
-    let query = format!("{name}{{{selector}}}");
-    let parameters = [("query", &*query), ("from", "now-1h"), ("until", "now"), ("format", "json")];
-    let answer = get(&format!("http://{address}/pyroscope/render"), &parameters);
-    answer["flamebearer"]["numTicks"].as_u64().unwrap()
+/// Returns its name of a sample type.
+fn profile_type(event: EventType, kind: SampleType) -> String {
+    let descriptor = event.descriptor();
+    let period = descriptor.period_type;
+    [descriptor.series, kind.name, kind.unit, period.name, period.unit].join(":")
 }
 
 fn connect(address: &str) -> PyroscopeClient {
@@ -96,92 +193,38 @@ fn connect(address: &str) -> PyroscopeClient {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_real_pyroscope_answers_is_what_the_ledger_says() {
-    deliver_to_lives(start, connect, sum).await;
+    for storage in STORAGES {
+        deliver_to_lives(|dir, address| start(dir, address, storage), connect, sum).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_pyroscope_finds_samples_by_labels_of_series_and_of_threads_in_both_of_their_types() {
-    let (dir, address) = (scratch(), free_address());
-    let _pyroscope = start(dir.path(), &address);
-    deliver_labelled(connect(&address)).await;
+    for storage in STORAGES {
+        let (dir, address) = (scratch(), free_address());
+        let _pyroscope = start(dir.path(), &address, storage);
+        deliver_labelled(connect(&address)).await;
+        tokio::task::block_in_place(|| assert_labels(storage, &address));
+    }
+}
+
+/// Asks for what [`deliver_labelled`] has delivered.
+fn assert_labels(storage: Storage, address: &str) {
     // The name of a service that nobody has given is one all the same.
+    assert!(services(address).iter().eq(["cart", "shop"]), "{storage:?}");
     let mut all = LABELLED.to_vec();
     all.push(("service_name", "cart", [3, 40]));
     for event in EventType::ALL {
         for (name, value, sums) in &all {
             let selector = format!("{name}=\"{value}\"");
             for (kind, expected) in event.descriptor().sample_types.iter().zip(*sums) {
-                let sum = tokio::task::block_in_place(|| sum_of(&address, event, *kind, &selector));
-                assert_eq!(sum, expected, "{event:?} {kind:?} {selector}");
+                let sum = sum_of(address, event, *kind, &selector);
+                assert_eq!(sum, expected, "{storage:?} {event:?} {kind:?} {selector}");
             }
         }
     }
-    let values = |name: &str| {
-        let question = serde_json::json!({ "name": name });
-        let url = format!("http://{address}/querier.v1.QuerierService/LabelValues");
-        let answer = tokio::task::block_in_place(|| post(&url, &question));
-        answer["names"].as_array().cloned().unwrap_or_default()
-    };
-    assert_eq!(values("service_name"), ["cart", "shop"]);
-    assert_eq!(values("region"), ["north", "south"]);
-    assert_eq!(values("thread_name"), ["worker-1", "worker-2"]);
-}
-
-/// The name of a sample type that comes by OTLP, as its page has it: that of the period, and CPU
-/// time by its own.
-fn otlp_name(event: EventType, kind: SampleType) -> String {
-    let period = event.descriptor().period_type;
-    match event {
-        EventType::Cpu => "process_cpu:cpu:nanoseconds:cpu:nanoseconds".to_owned(),
-        _ => [period.name, kind.name, kind.unit, period.name, period.unit].join(":"),
-    }
-}
-
-/// As [`sum_of`], of what came by OTLP.
-fn otlp_sum_of(address: &str, event: EventType, kind: SampleType, selector: &str) -> u64 {
-    let ticks = ticks(address, &otlp_name(event, kind), selector);
-    // Samples of CPU time are the time that they stand for.
-    if event == EventType::Cpu { ticks / PERIOD } else { ticks }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_real_pyroscope_that_gets_otlp_answers_is_what_the_ledger_says() {
-    for protocol in PROTOCOLS {
-        let connect = |address: &str| otel_collector::connect(address, protocol);
-        let sum = |address: &str, event| otlp_sum_of(address, event, first_type(event), "");
-        deliver_to_lives(start, connect, sum).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_real_pyroscope_names_what_comes_by_otlp_after_its_period_and_finds_it_by_labels() {
-    for protocol in PROTOCOLS {
-        let (dir, address) = (scratch(), free_address());
-        let _pyroscope = start(dir.path(), &address);
-        deliver_labelled(otel_collector::connect(&address, protocol)).await;
-        for event in EventType::ALL {
-            for (label, value, sums) in LABELLED.into_iter().chain([("service_name", "cart", [3, 40])]) {
-                let label = if label == "comm" { "process_executable_name" } else { label };
-                let selector = format!("{label}=\"{value}\"");
-                for (kind, expected) in event.descriptor().pushed_types.iter().zip(sums) {
-                    let sum = tokio::task::block_in_place(|| otlp_sum_of(&address, event, *kind, &selector));
-                    assert_eq!(sum, expected, "{protocol:?} {event:?} {kind:?} {selector}");
-                }
-            }
-        }
-        let hour = Duration::from_secs(3600);
-        let times = [SystemTime::now() - hour, SystemTime::now() + hour];
-        let [start, end] =
-            times.map(|time| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() * 1000);
-        let question = serde_json::json!({ "start": start, "end": end });
-        let url = format!("http://{address}/querier.v1.QuerierService/ProfileTypes");
-        let answer = tokio::task::block_in_place(|| post(&url, &question));
-        let types = answer["profileTypes"].as_array().cloned().unwrap_or_default();
-        let names: BTreeSet<_> = types.iter().map(|of| of["ID"].as_str().unwrap().to_owned()).collect();
-        let names_of = |event: EventType| {
-            event.descriptor().pushed_types.iter().map(move |kind| otlp_name(event, *kind))
-        };
-        let expected: BTreeSet<_> = EventType::ALL.into_iter().flat_map(names_of).collect();
-        assert_eq!(names, expected, "{protocol:?}");
-    }
+    let values = |service, name| names_of(address, service, Some(name));
+    assert_eq!(values("shop", "region"), ["north"], "{storage:?}");
+    assert_eq!(values("cart", "region"), ["south"], "{storage:?}");
+    assert_eq!(values("shop", "thread_name"), ["worker-1", "worker-2"], "{storage:?}");
 }

@@ -17,12 +17,24 @@ impl Server {
     /// Starts the program that this environment variable names, with its log in a folder, and waits
     /// until it listens at an address.
     pub(crate) fn start(variable: &str, args: &[String], dir: &Path, address: &str) -> Self {
+        Self::start_with(variable, args, &[], dir, address)
+    }
+
+    /// As [`Self::start`], with more variables in its environment.
+    pub(crate) fn start_with(
+        variable: &str,
+        args: &[String],
+        environment: &[(&str, &str)],
+        dir: &Path,
+        address: &str,
+    ) -> Self {
         let program = std::env::var(variable).unwrap_or_else(|_| {
             panic!("{variable} names the server: run `cargo xtask test --servers`, which builds it")
         });
         let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
         let mut server = Command::new(&program);
-        server.args(args).current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        server.args(args).envs(environment.iter().copied()).current_dir(dir);
+        server.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let child = server.spawn().unwrap_or_else(|error| panic!("starting {program}: {error}"));
         let mut server = Self(child);
         let started = Instant::now();

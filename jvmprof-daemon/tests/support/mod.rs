@@ -4,6 +4,7 @@
 
 pub(crate) mod keys;
 pub(crate) mod left;
+pub(crate) mod nginx;
 pub(crate) mod one_cpu;
 #[path = "thread_context/mod.rs"]
 pub(crate) mod thread_context;

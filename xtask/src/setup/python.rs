@@ -6,18 +6,19 @@ use std::{env, fs};
 
 use anyhow::bail;
 
+use crate::run::stdout_text;
 use crate::setup::packages::{apt_has, apt_install};
 
 /// Environment variable with the tests' CPython; a value set beforehand is used as it is.
 pub(crate) const TEST_PYTHON: &str = "JVMPROF_TEST_PYTHON";
 
-/// Versions with trampolines, the newest first: since 3.13 there are jitdumps, too.
-const VERSIONS: [&str; 4] = ["3.15", "3.14", "3.13", "3.12"];
+/// Versions with trampolines, the newest first: since 3.13 there are jitdumps, too. The last one is
+/// too new for what is profiled of PyPI.
+const VERSIONS: [&str; 4] = ["3.14", "3.13", "3.12", "3.15"];
 /// Program that exits with 0 where trampolines are in use.
 const PROBE: &str = "import sys; sys.exit(not sys.is_stack_trampoline_active())";
 
-/// Returns the newest CPython of this machine that has perf trampolines: on `PATH`, or among
-/// pyenv's versions.
+/// Returns the first of those versions that this machine has: on `PATH`, or among pyenv's versions.
 pub(crate) fn found() -> Option<PathBuf> {
     if let Some(named) = env::var_os(TEST_PYTHON) {
         return Some(named.into());
@@ -59,6 +60,14 @@ pub(crate) fn ensure() -> anyhow::Result<PathBuf> {
             bail!("the tests need a CPython 3.12 or newer with perf trampolines: name one by {TEST_PYTHON}")
         }
     }
+}
+
+/// Returns the version of a CPython, as `3.13`.
+///
+/// # Errors
+/// It doesn't run.
+pub(crate) fn version_of(program: &Path) -> anyhow::Result<String> {
+    stdout_text(Command::new(program).args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]))
 }
 
 fn has_perf_trampolines(program: &Path) -> bool {

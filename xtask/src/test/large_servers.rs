@@ -5,9 +5,12 @@ use crate::setup::servers::{LARGE, Server};
 
 /// Tests of a server: its name, their binary, and what the full names of these tests, and of no
 /// other of that binary, contain.
-const TESTS: [(&str, &str, &str); 4] = [
+const TESTS: [(&str, &str, &str); 7] = [
     ("parca", "servers", "parca::"),
+    ("parca", "servers", "parca_limits::"),
     ("pyroscope", "servers", "pyroscope::"),
+    ("parca", "servers", "all_at_once::"),
+    ("pyroscope", "servers", "all_at_once::"),
     ("parca", "daemon", "debug_file_uploads::parca_names_what_daemons_leave_to_it"),
     (
         "parca",
@@ -38,7 +41,8 @@ mod tests {
     fn only_tests_of_a_missing_server_are_left_out() {
         assert!(tests_without("daemon", |_| false).is_empty());
         assert!(tests_without("daemon", |server| server.name == "pyroscope").is_empty());
-        assert_eq!(tests_without("servers", |server| server.name == "parca"), [("parca", "parca::")]);
+        let of_parca = ["parca::", "parca_limits::", "all_at_once::"].map(|tests| ("parca", tests));
+        assert_eq!(tests_without("servers", |server| server.name == "parca"), of_parca);
         assert_eq!(tests_without("daemon", |_| true).len(), 2);
         assert!(tests_without("java", |_| true).is_empty());
     }

@@ -24,7 +24,8 @@ impl Programs {
     pub(super) fn ensure() -> anyhow::Result<Self> {
         packages::install(packages::FOR_TESTS)?;
         let (jdks, python) = (installed_jdks::ensure()?, python::ensure()?);
-        Ok(Self { jdks, python, packages: test_packages::ensure()? })
+        let packages = test_packages::ensure(&python)?;
+        Ok(Self { jdks, python, packages })
     }
 
     /// Returns the environment variables through which tests get them.

@@ -18,62 +18,13 @@ use tempfile::TempDir;
 
 use super::{BUSY, collector, field, free_address, stored};
 use crate::support::keys::Keys;
+use crate::support::nginx::{Nginx, TOKEN};
 use crate::support::{KilledChild, Workload, compile, jvmprof, parca_program, scratch, signal};
 
-pub(super) const TOKEN: &str = "s3cret";
-
-/// nginx in front of a backend: takes who has the client's certificate and the token.
-pub(super) struct Nginx {
-    _process: KilledChild,
-    pub(super) port: u16,
-    _dir: TempDir,
-}
-
-impl Nginx {
-    fn start(keys: &Keys, backend: &str) -> Self {
-        let project = r#"if ($http_projectid != "42") { return 403; }"#;
-        Self::start_with(keys, &format!("{project} grpc_pass grpc://{backend};"))
-    }
-
-    /// `pass`: what happens to those with the token.
-    pub(super) fn start_with(keys: &Keys, pass: &str) -> Self {
-        let dir = scratch();
-        let port = free_address().rsplit_once(':').unwrap().1.parse().unwrap();
-        let at = dir.path().display();
-        let config = format!(
-            r#"daemon off; pid {at}/pid; error_log {at}/error.log; master_process off;
-            events {{}}
-            http {{
-                access_log {at}/access.log; client_body_temp_path {at}/body; proxy_temp_path {at}/proxy;
-                fastcgi_temp_path {at}/fastcgi; uwsgi_temp_path {at}/uwsgi; scgi_temp_path {at}/scgi;
-                client_max_body_size 64m;
-                server {{
-                    listen 127.0.0.1:{port} ssl http2;
-                    ssl_certificate {server}; ssl_certificate_key {key};
-                    ssl_client_certificate {ca}; ssl_verify_client on;
-                    location / {{
-                        if ($http_authorization != "Bearer {TOKEN}") {{ return 401; }}
-                        {pass}
-                    }}
-                }}
-            }}"#,
-            server = keys.path("server.pem"),
-            key = keys.path("server.key"),
-            ca = keys.path("ca.pem"),
-        );
-        let file = dir.path().join("nginx.conf");
-        fs::write(&file, config).unwrap();
-        let mut nginx = Command::new("nginx");
-        nginx.arg("-c").arg(&file).arg("-e").arg(dir.path().join("error.log")).stdin(Stdio::null());
-        let process = KilledChild(nginx.spawn().expect("the tests need nginx"));
-        let started = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let log = fs::read_to_string(dir.path().join("error.log")).unwrap_or_default();
-            assert!(started.elapsed() < Duration::from_secs(30), "nginx doesn't listen: {log}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Self { _process: process, port, _dir: dir }
-    }
+/// nginx in front of a backend that takes requests by gRPC with a header.
+fn grpc_proxy(keys: &Keys, backend: &str) -> Nginx {
+    let project = r#"if ($http_projectid != "42") { return 403; }"#;
+    Nginx::start(keys, &format!("{project} grpc_pass grpc://{backend};"))
 }
 
 /// A daemon that runs until it is told to end.
@@ -168,7 +119,7 @@ fn through_a_tls_proxy_with_a_certificate_and_a_token_that_is_replaced_meanwhile
     let (collector, address) = collector(&store);
     let mut collector = KilledChild(collector);
     let keys = Keys::make();
-    let nginx = Nginx::start(&keys, address.strip_prefix("http://").unwrap());
+    let nginx = grpc_proxy(&keys, address.strip_prefix("http://").unwrap());
     let token = dir.path().join("token");
     fs::write(&token, "expired\n").unwrap();
     let daemon = Daemon::start(&tls_args(&keys, nginx.port, &token), &[]);
@@ -222,7 +173,7 @@ fn through_the_tunnel_that_the_environment_names() {
     let (collector, address) = collector(&store);
     let mut collector = KilledChild(collector);
     let keys = Keys::make();
-    let nginx = Nginx::start(&keys, address.strip_prefix("http://").unwrap());
+    let nginx = grpc_proxy(&keys, address.strip_prefix("http://").unwrap());
     let token = dir.path().join("token");
     fs::write(&token, TOKEN).unwrap();
     let (port, asked) = tunnel();
@@ -314,7 +265,7 @@ fn parca_behind_a_tls_proxy_answers_with_the_samples_that_the_local_store_has() 
     let pid = load.pid();
     let (_parca, address) = parca(&binary, dir.path());
     let keys = Keys::make();
-    let nginx = Nginx::start(&keys, &address);
+    let nginx = grpc_proxy(&keys, &address);
     let (token, store) = (dir.path().join("token"), dir.path().join("store"));
     fs::write(&token, "expired").unwrap();
     let mut args = tls_args(&keys, nginx.port, &token);

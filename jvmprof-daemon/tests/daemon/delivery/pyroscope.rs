@@ -16,9 +16,10 @@ use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
-use super::proxy::{Daemon, Nginx, TOKEN};
+use super::proxy::Daemon;
 use super::{BUSY, collector, daemon_until, daemon_with, field, free_address, has_emptied_spool, stored};
 use crate::support::keys::Keys;
+use crate::support::nginx::{Nginx, TOKEN};
 use crate::support::{Workload, compile, scratch, signal};
 
 /// The requests that the server got and took.
@@ -163,7 +164,7 @@ fn nginx_with_tls_a_clients_certificate_and_a_token_lets_profiles_through() {
     let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
     let (received, address, keys) = (Received::default(), free_address(), Keys::make());
     let server = serve(&received, &address);
-    let nginx = Nginx::start_with(&keys, &format!("proxy_pass http://{address};"));
+    let nginx = Nginx::start(&keys, &format!("proxy_pass http://{address};"));
     let token = dir.path().join("token").display().to_string();
     std::fs::write(&token, TOKEN).unwrap();
     let url = format!("https://localhost:{}", nginx.port);

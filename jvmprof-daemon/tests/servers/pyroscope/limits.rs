@@ -1,21 +1,19 @@
-//! Refusals of a real Pyroscope by its limits and tenants, and what the account says of it.
+//! What a real Pyroscope refuses by its limits and tenants, and what the account says of it.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jvmprof_daemon::event_type::{EventType, SamplesByEvent};
 use jvmprof_daemon::export::delivery::{Delivery, DeliveryCounts};
 use jvmprof_daemon::export::http_client::HttpOptions;
-use jvmprof_daemon::export::otlp;
 use jvmprof_daemon::export::parca::PushOutcome;
 use jvmprof_daemon::export::pyroscope::{PyroscopeClient, PyroscopeOptions, requests};
 use jvmprof_daemon::profile::model::{Batch, SampleLabel, SampleLabels};
 use tonic::Code;
 
-use super::{otlp_sum_of, start, start_with};
-use crate::delivered::{batch, batch_of, first_type, is_empty, options, sample, series, until};
-use crate::otel_collector::{PROTOCOLS, connect};
-use crate::server::free_address;
+use super::{STORAGES, Storage, start, start_with};
+use crate::delivered::{batch, batch_of, is_empty, options, sample, series, until};
+use crate::server::{PATIENCE, free_address};
 use crate::support::scratch;
 
 const EVENT: EventType = EventType::Cpu;
@@ -42,6 +40,12 @@ const OLD: Duration = Duration::from_mins(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_real_pyroscope_refuses_for_its_tenant_or_its_limits_is_in_the_account() {
+    for storage in STORAGES {
+        assert_refused_is_accounted_for(storage).await;
+    }
+}
+
+async fn assert_refused_is_accounted_for(storage: Storage) {
     let (dir, spool, address) = (scratch(), scratch(), free_address());
     let limits = [
         "-auth.multitenancy-enabled=true",
@@ -49,7 +53,7 @@ async fn what_a_real_pyroscope_refuses_for_its_tenant_or_its_limits_is_in_the_ac
         "-validation.reject-older-than=10m",
         "-validation.max-profile-size-bytes=20000",
     ];
-    let _pyroscope = start_with(dir.path(), &address, &limits);
+    let _pyroscope = start_with(dir.path(), &address, storage, &limits);
 
     // Nothing is lost to a tenant that is missing or can't be one.
     let mut waiting = 0;
@@ -102,68 +106,68 @@ async fn what_a_real_pyroscope_refuses_for_its_tenant_or_its_limits_is_in_the_ac
 
 #[tokio::test(flavor = "multi_thread")]
 async fn labels_of_series_and_of_samples_are_together_within_a_real_pyroscopes_limit() {
-    let (dir, spool, address) = (scratch(), scratch(), free_address());
-    let _pyroscope = start(dir.path(), &address);
     let names: Vec<String> = (0..40).map(|number| format!("label_{number:02}")).collect();
     let labels: Vec<_> = names.iter().map(|name| (name.as_str(), "x")).collect();
     let of_sample =
         ["thread_name", "http_route"].map(|name| SampleLabel { name: name.into(), value: "x".into() });
     let mut sample = sample("main", 7, 7);
     sample.labels = SampleLabels::new(of_sample);
-    let batch = batch_of(EVENT, vec![series(&labels, vec![sample])]);
-    let counts = deliver(client(&address, None, HOUR), spool.path(), vec![batch]).await;
-    assert_eq!((counts.delivered, counts.losses.total()), (7, 0), "{counts:?}");
-    // 42 labels with its own, for which there are 28 places beside those of the sample.
-    assert_eq!(counts.limited_labels, 14, "{counts:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn by_otlp_a_real_pyroscope_stores_a_part_of_what_it_refuses_and_that_costs_a_single_request() {
-    let names: Vec<String> = (0..40).map(|number| format!("label_{number:02}")).collect();
-    let many: Vec<_> = names.iter().map(|name| (name.as_str(), "x")).collect();
-    let all = || {
-        let all = vec![
-            series(&[("comm", "a")], vec![sample("main", 7, 7)]),
-            series(&[("comm", "b")], vec![sample("main", 11, 11)]),
-            series(&many, vec![sample("main", 13, 13)]),
-        ];
-        batch_of(EVENT, all)
-    };
-    for protocol in PROTOCOLS {
+    for storage in STORAGES {
         let (dir, spool, address) = (scratch(), scratch(), free_address());
-        let _pyroscope = start(dir.path(), &address);
-        let mut delivery = Delivery::default();
-        delivery.add_remote(connect(&address, protocol), options(spool.path())).unwrap();
-        for _ in 0..3 {
-            delivery.enqueue(all());
-            until(&delivery, is_empty).await;
-        }
-        let counts = delivery.finish(Duration::from_secs(10)).await[0].1.of_all_events();
-        let sums = (counts.delivered, counts.losses.refused, counts.losses.possibly_lost);
-        assert_eq!(sums, (2 * 18, 2 * 13, 31), "{protocol:?}: {counts:?}");
-        // Of the first request, too, the first two series are there.
-        let stored = tokio::task::block_in_place(|| otlp_sum_of(&address, EVENT, first_type(EVENT), ""));
-        assert_eq!(stored, 3 * 18, "{protocol:?}: {counts:?}");
+        let _pyroscope = start(dir.path(), &address, storage);
+        let batch = batch_of(EVENT, vec![series(&labels, vec![sample.clone()])]);
+        let counts = deliver(client(&address, None, HOUR), spool.path(), vec![batch]).await;
+        assert_eq!((counts.delivered, counts.losses.total()), (7, 0), "{storage:?}: {counts:?}");
+        // 42 labels with its own, for which there are 28 places beside those of the sample.
+        assert_eq!(counts.limited_labels, 14, "{storage:?}: {counts:?}");
     }
 }
 
+/// A tenth of a MiB a second, and as much at once.
+const RATE: [&str; 2] =
+    ["-distributor.ingestion-rate-limit-mb=0.1", "-distributor.ingestion-burst-size-mb=0.1"];
+
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_real_pyroscope_throttles_by_otlp_is_to_be_sent_again() {
-    let (dir, address) = (scratch(), free_address());
-    let rate = ["-distributor.ingestion-rate-limit-mb=0.0001", "-distributor.ingestion-burst-size-mb=0.001"];
-    let _pyroscope = start_with(dir.path(), &address, &rate);
-    let batch = batch_of(EVENT, vec![series(&[("comm", "a")], vec![sample("main", 7, 7)])]);
-    let request = otlp::requests(&batch).unwrap().remove(0);
-    for protocol in PROTOCOLS {
-        let client = connect(&address, protocol);
-        let mut outcome = PushOutcome::Stored;
-        // Until the burst is used up.
-        for _ in 0..100 {
-            if outcome == PushOutcome::Stored {
-                outcome = client.send(&request).await;
-            }
-        }
-        let PushOutcome::NotStored { message, .. } = &outcome else { panic!("{protocol:?}: {outcome:?}") };
-        assert!(message.contains("push rate limit"), "{protocol:?}: {message}");
+async fn what_comes_faster_than_a_real_pyroscope_takes_it_waits_in_the_spool() {
+    let (dir, spool, address) = (scratch(), scratch(), free_address());
+    let _pyroscope = start_with(dir.path(), &address, Storage::Ingesters, &RATE);
+    // 180 kB at once.
+    let names = ["a", "b", "c", "d", "e", "f"].map(|letter| letter.repeat(30_000));
+    let labels: Vec<_> = names.iter().map(|name| [("comm", &name[..1])]).collect();
+    let all = names.iter().zip(&labels).map(|(name, labels)| series(labels, vec![sample(name, 5, 5)]));
+    let mut delivery = Delivery::default();
+    delivery.add_remote(client(&address, None, HOUR), options(spool.path())).unwrap();
+    delivery.enqueue(batch_of(EVENT, all.collect()));
+    until(&delivery, is_empty).await;
+    let counts = delivery.finish(Duration::from_secs(10)).await[0].1.of_all_events();
+    assert_eq!((counts.delivered, counts.losses.total()), (30, 0), "{counts:?}");
+    assert!(counts.delivered_late > 0 && counts.failed_requests > 0, "{counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_larger_than_a_real_pyroscopes_burst_is_refused_alone() {
+    let (dir, spool, address) = (scratch(), scratch(), free_address());
+    let _pyroscope = start_with(dir.path(), &address, Storage::Ingesters, &RATE);
+    let long = "f".repeat(150_000);
+    let large = batch_of(EVENT, vec![series(&[("comm", "large")], vec![sample(&long, 11, 11)])]);
+    let fine = || batch_of(EVENT, vec![series(&[("comm", "fine")], vec![sample("main", 5, 5)])]);
+    let client = client(&address, None, HOUR);
+    let outcome = client.send(&requests(&large).unwrap().requests.remove(0)).await;
+    let PushOutcome::NotStored { message, retry_after: None } = &outcome else { panic!("{outcome:?}") };
+    assert!(message.contains("push rate limit (102 KiB) exceeded"), "{message}");
+
+    let mut delivery = Delivery::default();
+    delivery.add_remote(client, options(spool.path())).unwrap();
+    delivery.enqueue(large);
+    let started = Instant::now();
+    // It is given up after some tries between which others were taken.
+    while delivery.counts()[0].1.losses.refused.is_none() {
+        assert!(started.elapsed() < PATIENCE, "{:?}", delivery.counts());
+        delivery.enqueue(fine());
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    until(&delivery, is_empty).await;
+    let counts = delivery.finish(Duration::from_secs(10)).await[0].1.of_all_events();
+    assert_eq!((counts.losses.refused, counts.losses.total()), (11, 11), "{counts:?}");
+    assert!(counts.delivered > 0 && counts.delivered == counts.handed_over - 11, "{counts:?}");
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
+use jvmprof_daemon::profile::model::LabelSet;
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue};
@@ -78,6 +79,24 @@ fn of_process(pid: u32) -> [Matcher; 2] {
 
 /// Samples programs, and returns the samples of each from when its context was found.
 pub(crate) fn samples_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Samples> {
+    let of_profiles = |profiles: Vec<StoredProfile>| {
+        let mut samples = Samples::default();
+        for (_, pprof) in profiles {
+            let more = samples_of_pprof(&pprof);
+            samples.of_requests.extend(more.of_requests);
+            samples.in_attach.extend(more.in_attach);
+            samples.between.extend(more.between);
+        }
+        samples
+    };
+    profiles_of(loads, options).into_iter().map(of_profiles).collect()
+}
+
+/// A profile as the daemon has stored it: the labels of its series, and pprof.
+pub(crate) type StoredProfile = (LabelSet, Vec<u8>);
+
+/// Samples programs, and returns the profiles of each from when its context was found.
+pub(crate) fn profiles_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Vec<StoredProfile>> {
     let dir = scratch();
     let store = dir.path().join("store");
     let loads: Vec<Workload> =
@@ -96,19 +115,17 @@ pub(crate) fn samples_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Samples> {
     signal(daemon.id(), "TERM");
     assert!(daemon.wait().expect("it ends").success());
     let store = Store::open_for_reading(&store).expect("it was made");
-    loads.iter().map(|load| samples_of_process(&store, load.pid())).collect()
+    loads.iter().map(|load| profiles_of_process(&store, load.pid())).collect()
 }
 
-fn samples_of_process(store: &Store, pid: u32) -> Samples {
+fn profiles_of_process(store: &Store, pid: u32) -> Vec<StoredProfile> {
+    let series = store.series(TimeRange::ALL, &of_process(pid));
     let profiles = store.profiles(TimeRange::ALL, &of_process(pid));
-    let mut samples = Samples::default();
-    for profile in profiles.iter().skip(SKIPPED) {
-        let more = samples_of_pprof(&store.read(profile).expect("stored"));
-        samples.of_requests.extend(more.of_requests);
-        samples.in_attach.extend(more.in_attach);
-        samples.between.extend(more.between);
-    }
-    samples
+    let stored = profiles.iter().skip(SKIPPED).map(|profile| {
+        let own = series.iter().find(|series| series.fingerprint == profile.fingerprint);
+        (own.expect("its series").labels.clone(), store.read(profile).expect("stored"))
+    });
+    stored.collect()
 }
 
 /// Returns the samples of a profile.
