@@ -7,7 +7,7 @@ use crate::types::Avma;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HotspotError {
-    #[error("no file that the process maps exports {0}")]
+    #[error("searching for a JVM: no file that the process maps exports {0}")]
     NotHotspot(&'static str),
     #[error("the JVM isn't initialised yet: {0}")]
     NotReady(&'static str),
@@ -15,9 +15,9 @@ pub enum HotspotError {
     Mappings(#[from] ProcfsError),
     #[error("reading {what} ({bytes} bytes at {address}) of the JVM")]
     Read { what: &'static str, address: Avma, bytes: usize },
-    #[error("the JVM's {table}: {why}")]
+    #[error("reading the JVM's {table}: {why}")]
     Table { table: &'static str, why: &'static str },
-    #[error("the JVM doesn't say where {0} is")]
+    #[error("finding {0}: the JVM doesn't say where it is")]
     Missing(String),
     #[error("{what} is {value:#x}, which doesn't fit any known JVM")]
     Implausible { what: &'static str, value: u64 },

@@ -2,11 +2,12 @@
 //! packages, an archive of it with a checksum, and the root of the image; `--check` installs,
 //! upgrades and removes the RPM in a root of its own, and both packages on a booted Debian.
 
-mod archive;
+mod deb;
 pub(crate) mod kubernetes_manifests;
 mod machine;
 mod rpm;
 mod rpm_scripts;
+mod tarball;
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,7 +20,7 @@ use crate::files;
 use crate::paths;
 use crate::run::{run, stdout_text};
 use crate::setup::packages;
-use crate::setup::tools::{CARGO_DEB, Tool};
+use crate::setup::tools::Tool;
 
 /// Target of the build. Naming it keeps the program's flags away from build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -49,13 +50,13 @@ pub(crate) fn main(args: &PackageArgs) -> anyhow::Result<()> {
     let program = program(&args.profile, args.program.as_deref())?;
     let generated = generate(&program)?;
     let (deb, rpm) = distribution_packages(&folder, &args.profile)?;
-    let archive = archive::build(&folder, &program, &generated)?;
+    let archive = tarball::build(&folder, &program, &generated)?;
     let root = image_root(&folder, &program)?;
     check_size(&root)?;
     println!("program: {}\nimage's root: {}", program.display(), root.display());
     println!("packages: {}, {}\narchive: {}", deb.display(), rpm.display(), archive.display());
     if args.check {
-        let next = self::deb(&folder, &args.profile, 2)?;
+        let next = deb::build(&folder, &args.profile, 2)?;
         rpm_scripts::check(&folder, &rpm)?;
         machine::check(&folder, &deb, &next, &rpm)?;
     }
@@ -73,7 +74,7 @@ pub(crate) fn smoke(tested: &Path, with_packages: bool) -> anyhow::Result<()> {
     let program = copy_program(TESTED_PROFILE, tested)?;
     strip(&program)?;
     let generated = generate(&program)?;
-    archive::build(&folder, &program, &generated)?;
+    tarball::build(&folder, &program, &generated)?;
     image_root(&folder, &program)?;
     if with_packages {
         packages::install(packages::FOR_PACKAGES)?;
@@ -85,7 +86,7 @@ pub(crate) fn smoke(tested: &Path, with_packages: bool) -> anyhow::Result<()> {
 
 /// Packs the program of this profile into a Debian and an RPM package, and compares the two.
 fn distribution_packages(folder: &Path, profile: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
-    let deb = deb(folder, profile, 1)?;
+    let deb = deb::build(folder, profile, 1)?;
     let rpm = rpm::build(folder, profile)?;
     rpm::check(&rpm, &deb)?;
     Ok((deb, rpm))
@@ -160,30 +161,6 @@ fn path_with(tool: &Tool) -> anyhow::Result<OsString> {
     std::env::join_paths(folders).context("joining the folders of PATH")
 }
 
-/// Packs the program. `revision` is the last part of the package's version.
-fn deb(folder: &Path, profile: &str, revision: u32) -> anyhow::Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
-    // As cargo calls it: its first argument is its own name.
-    cargo.arg("deb").args(["--no-build", "--no-strip", "--locked", "--package", "jvmprof-daemon"]);
-    cargo.args([
-        "--target",
-        TARGET,
-        "--profile",
-        profile,
-        "--deb-revision",
-        &revision.to_string(),
-        "--output",
-    ]);
-    cargo.env("PATH", path_with(&CARGO_DEB)?);
-    let file = folder.join(deb_name(revision));
-    run(cargo.arg(&file).current_dir(paths::workspace()))?;
-    Ok(file)
-}
-
-fn deb_name(revision: u32) -> String {
-    format!("jvmprof-{revision}.deb")
-}
-
 /// Builds the image's root with the script that the Dockerfile runs.
 fn image_root(folder: &Path, program: &Path) -> anyhow::Result<PathBuf> {
     let root = folder.join("root");
@@ -221,7 +198,7 @@ mod tests {
             named.extend(packages.map(|package| (document, package.to_owned())));
         }
         named.sort_unstable();
-        let (deb, rpm) = (deb_name(1), rpm::FILE.to_owned());
+        let (deb, rpm) = (deb::file_name(1), rpm::FILE.to_owned());
         let expected = [("docs/deploy.md", deb.clone()), ("docs/install.md", deb), ("docs/install.md", rpm)];
         assert_eq!(named, expected);
     }

@@ -12,7 +12,8 @@ mod virtual_threads;
 mod wall_clock;
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::path::PathBuf;
+use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -121,41 +122,16 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         events.has(EventType::Wall).then(|| WallClock::begin(&pids, pipeline.total_wait_times()));
     let waits_are_sampled = events.sampled.contains(&EventType::OffCpu);
     let mut virtual_threads = waits_are_sampled.then(VirtualThreadCounts::begin);
-    // Not among what the command itself prints.
-    let shows_methods = args.command.is_empty() && events.has(EventType::Cpu);
-    let mut progress = RecordingProgress::new(args.duration, shows_methods);
-    let began = Instant::now();
-    let mut next_target_check = began;
-    let mut startup_cpu = None;
-    let mut tick = interval(POLL_INTERVAL);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let ended = loop {
-        tokio::select! {
-            signal = shutdown.requested() => break EndReason::Signal(signal),
-            () = pipeline.urgent() => {}
-            _ = tick.tick() => {}
-        }
-        pipeline.poll(POLL_LIMIT);
-        // Samples go on after a suspend; here they are all of one window.
-        pipeline.check_clocks();
-        if pipeline.samples() > 0 {
-            startup_cpu.get_or_insert_with(cpu_time);
-        }
-        progress.show(began.elapsed(), &pipeline);
-        if let Some(virtual_threads) = &mut virtual_threads {
-            virtual_threads.refresh(&mut pipeline);
-        }
-        if Instant::now() >= next_target_check {
-            next_target_check = Instant::now() + TARGET_CHECK_INTERVAL;
-            if have_ended(child.as_mut(), &targets) {
-                break EndReason::Target;
-            }
-        }
-        if args.duration.is_some_and(|duration| began.elapsed() >= duration) {
-            break EndReason::Time;
-        }
-    };
-    progress.finish();
+    let (ended, startup_cpu) = sample_until_end(
+        &args,
+        &events,
+        &targets,
+        &mut pipeline,
+        &mut shutdown,
+        child.as_mut(),
+        virtual_threads.as_mut(),
+    )
+    .await;
     let spans = wall_clock.map(|clock| {
         let (pids, waits) = (pipeline.pids(), pipeline.total_wait_times());
         clock.end(&pids, &waits, || pipeline.take_ended_threads())
@@ -188,18 +164,8 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let mut lanes = pauses.as_deref().map(JvmPauseSummary::lanes).unwrap_or_default();
     lanes.extend(JvmTime::stop_lanes(&stops, &names));
     let title = recording_title(&args.command, &targets, &batches);
-    let mut written = Vec::new();
-    // One output that can't be written loses nothing of the others.
-    let mut failed = None;
-    for output in outputs {
-        match output.write(&batches, drawn, &lanes, groups, &title) {
-            Ok(path) => written.push(path),
-            Err(error) => {
-                stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
-                failed = Some(error);
-            }
-        }
-    }
+    let (written, mut failed) =
+        write_outputs(outputs, |output| output.write(&batches, drawn, &lanes, groups, &title));
     let mut summary = RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu);
     summary.virtual_threads = virtual_threads;
     summary.pauses = pauses;
@@ -227,6 +193,74 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Some(error) => Err(error.context("not everything was written")),
         None => Ok(command.map_or(ExitCode::SUCCESS, |end| end.exit_code())),
     }
+}
+
+/// Samples until the recording ends. Returns what ended it, and the CPU time of this process up to
+/// the first sample.
+async fn sample_until_end(
+    args: &RecordArgs,
+    events: &RecordedEvents,
+    targets: &[u32],
+    pipeline: &mut Pipeline,
+    shutdown: &mut ShutdownSignals,
+    mut child: Option<&mut Child>,
+    mut virtual_threads: Option<&mut VirtualThreadCounts>,
+) -> (EndReason, Option<Duration>) {
+    // Not among what the command itself prints.
+    let shows_methods = args.command.is_empty() && events.has(EventType::Cpu);
+    let mut progress = RecordingProgress::new(args.duration, shows_methods);
+    let began = Instant::now();
+    let mut next_target_check = began;
+    let mut startup_cpu = None;
+    let mut tick = interval(POLL_INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let ended = loop {
+        tokio::select! {
+            signal = shutdown.requested() => break EndReason::Signal(signal),
+            () = pipeline.urgent() => {}
+            _ = tick.tick() => {}
+        }
+        pipeline.poll(POLL_LIMIT);
+        // Samples go on after a suspend; here they are all of one window.
+        pipeline.check_clocks();
+        if pipeline.samples() > 0 {
+            startup_cpu.get_or_insert_with(cpu_time);
+        }
+        progress.show(began.elapsed(), pipeline);
+        if let Some(virtual_threads) = &mut virtual_threads {
+            virtual_threads.refresh(pipeline);
+        }
+        if Instant::now() >= next_target_check {
+            next_target_check = Instant::now() + TARGET_CHECK_INTERVAL;
+            if have_ended(child.as_deref_mut(), targets) {
+                break EndReason::Target;
+            }
+        }
+        if args.duration.is_some_and(|duration| began.elapsed() >= duration) {
+            break EndReason::Time;
+        }
+    };
+    progress.finish();
+    (ended, startup_cpu)
+}
+
+/// Writes the outputs: one that can't be written loses nothing of the others. Returns the paths of
+/// those that were written, and the last error.
+fn write_outputs(
+    outputs: Vec<OutputFile>,
+    write: impl Fn(OutputFile) -> anyhow::Result<PathBuf>,
+) -> (Vec<PathBuf>, Option<anyhow::Error>) {
+    let (mut written, mut failed) = (Vec::new(), None);
+    for output in outputs {
+        match write(output) {
+            Ok(path) => written.push(path),
+            Err(error) => {
+                stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
+                failed = Some(error);
+            }
+        }
+    }
+    (written, failed)
 }
 
 /// Returns true if a command was announced by `--`, and there is none: a script's variable may have

@@ -27,13 +27,13 @@ const MAX_SERIES: usize = 200;
 /// A file that can't be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImportError {
-    #[error("its parts don't fit together: {0}")]
+    #[error("importing a profile: its parts don't fit together: {0}")]
     Invalid(#[from] InvalidProfile),
-    #[error("it has no samples")]
+    #[error("importing a profile: it has no samples")]
     Empty,
     #[error(transparent)]
     Merge(#[from] MergeError),
-    #[error("packing a series: {0}")]
+    #[error("importing a profile: packing a series: {0}")]
     Encode(#[from] std::io::Error),
 }
 

@@ -41,13 +41,13 @@ pub enum WriteRefusal {
     TooManyProfiles { profiles: usize, limit: usize },
     #[error("received message larger than max (labels and unpacked profiles of more than {limit} bytes)")]
     TooLarge { limit: usize },
-    #[error("series without a label set")]
+    #[error("checking a series: it has no label set")]
     NoLabelSet,
-    #[error("missing label {NAME_LABEL}")]
+    #[error("checking a series: it has no label {NAME_LABEL}")]
     NoName,
-    #[error("invalid label name: {0:?}")]
+    #[error("checking a series: invalid label name: {0:?}")]
     LabelName(String),
-    #[error("duplicate label name: {0:?}")]
+    #[error("checking a series: duplicate label name: {0:?}")]
     DuplicateLabel(String),
     #[error(
         "label set of {bytes} bytes: the limit is {MAX_LABEL_SET_BYTES} bytes (series {series:?}, its longest \

@@ -119,13 +119,13 @@ async fn label_sets_are_held_to_parcas_rules() {
     let mut running = start().await;
     let bytes = to_bytes(&good_profile()).unwrap();
     let cases: &[(&[(&str, &str)], &str)] = &[
-        (&[("node", "a")], "missing label __name__"),
-        (&[("__name__", "")], "missing label __name__"),
-        (&[("__name__", "cpu"), ("a-b", "")], "invalid label name: \"a-b\""),
-        (&[("__name__", "cpu"), ("9a", "")], "invalid label name: \"9a\""),
-        (&[("__name__", "cpu"), ("", "")], "invalid label name: \"\""),
-        (&[("__name__", "cpu"), ("größe", "")], "invalid label name: \"größe\""),
-        (&[("__name__", "cpu"), ("a", "1"), ("a", "2")], "duplicate label name: \"a\""),
+        (&[("node", "a")], "checking a series: it has no label __name__"),
+        (&[("__name__", "")], "checking a series: it has no label __name__"),
+        (&[("__name__", "cpu"), ("a-b", "")], "checking a series: invalid label name: \"a-b\""),
+        (&[("__name__", "cpu"), ("9a", "")], "checking a series: invalid label name: \"9a\""),
+        (&[("__name__", "cpu"), ("", "")], "checking a series: invalid label name: \"\""),
+        (&[("__name__", "cpu"), ("größe", "")], "checking a series: invalid label name: \"größe\""),
+        (&[("__name__", "cpu"), ("a", "1"), ("a", "2")], "checking a series: duplicate label name: \"a\""),
     ];
     for (labels, message) in cases {
         let status = refusal(&mut running, request_of(labels, bytes.clone())).await;
@@ -134,7 +134,10 @@ async fn label_sets_are_held_to_parcas_rules() {
     let mut unlabelled = request(&good_profile());
     unlabelled.series[0].labels = None;
     let status = refusal(&mut running, unlabelled).await;
-    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "series without a label set"));
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::InvalidArgument, "checking a series: it has no label set")
+    );
 }
 
 #[tokio::test]

@@ -32,12 +32,14 @@ const MAX_NAME: u64 = 256;
 /// The reason why a JVM's functions can't be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum FunctionsError {
-    #[error("its file can't be read")]
+    #[error("finding the functions of its libjvm: the file can't be read")]
     Unreadable,
     /// With the build id that a debug file would have.
-    #[error("its file has no symbols, and no debug file with its build id is installed")]
+    #[error(
+        "finding the functions of its libjvm: it has no symbols, and no debug file with its build id is installed"
+    )]
     NoSymbols(Option<BuildId>),
-    #[error("its functions that report allocations pass no thread")]
+    #[error("finding the functions of its libjvm: those that report allocations pass no thread")]
     NoThread,
 }
 

@@ -82,7 +82,7 @@ impl Pace {
         self.census_interval
     }
 
-    /// A census of a buffer of so many bytes took so long.
+    /// Charges a census of a buffer of so many bytes, which took so long.
     pub(super) fn charge(&mut self, took: Duration, bytes: u64) {
         self.turn.censuses += 1.0;
         self.turn.seconds += took.as_secs_f64();

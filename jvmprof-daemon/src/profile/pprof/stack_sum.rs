@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 64 << 20;
 /// The reason why profiles have no exact sum.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SumError {
-    #[error(transparent)]
+    #[error("summing profiles: {0}")]
     Invalid(#[from] InvalidProfile),
     #[error("summing profiles: their sample types differ")]
     Types,

@@ -1,4 +1,4 @@
-//! The archive of the static program, for hosts without a package manager that we have a package
+//! The tarball of the static program, for hosts without a package manager that we have a package
 //! for, and its checksum.
 
 use std::fs;
