@@ -1,5 +1,8 @@
 //! Contexts that Java code publishes through a library, by the foreign function interface.
 
+mod java_writer;
+mod virtual_threads;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -74,11 +77,6 @@ fn samples_of_java_code_have_the_trace_of_their_request_on_virtual_threads_too()
             [&options[..], &["-XX:CompileCommand=quiet", "-cp", classes, "Shop", &context, library]];
         let java = home.join("bin/java");
         let samples = samples_of(&[(&java, arguments.concat())], &WITH_LABELS).remove(0);
-        let without_kind = |labels: &Labels| {
-            let mut labels = labels.clone();
-            let kind = labels.remove("thread_kind");
-            (labels, kind)
-        };
         let mut by_kind: BTreeMap<Option<String>, usize> = BTreeMap::new();
         for (number, labels) in &samples.of_requests {
             let (labels, kind) = without_kind(labels);
@@ -94,6 +92,13 @@ fn samples_of_java_code_have_the_trace_of_their_request_on_virtual_threads_too()
             assert!(stacks > 0, "JDK {feature}, {kind}: {by_kind:?}");
         }
     }
+}
+
+/// Returns labels without the kind of the thread, and that.
+fn without_kind(labels: &Labels) -> (Labels, Option<String>) {
+    let mut labels = labels.clone();
+    let kind = labels.remove("thread_kind");
+    (labels, kind)
 }
 
 /// Platform threads whose requests allocate and sleep, and that do so between two of them, too.

@@ -144,11 +144,13 @@ pub(crate) fn samples_of_pprof(bytes: &[u8]) -> Samples {
         let labels = sample.label.iter().map(|it| (text(it.key).to_owned(), text(it.str).to_owned()));
         let labels: Labels = labels.collect();
         let request = functions.iter().find_map(|name| name.rsplit_once("request_")?.1.parse().ok());
+        // In whichever class.
+        let is_in = |method: &str| functions.iter().any(|name| name.rsplit('.').next() == Some(method));
         if let Some(number) = request {
             samples.of_requests.push((number, labels));
-        } else if functions.contains(&"attach") {
+        } else if is_in("attach") {
             samples.in_attach.push(labels);
-        } else if functions.iter().any(|name| name.rsplit('.').next() == Some("between")) {
+        } else if is_in("between") {
             samples.between.push(labels);
         }
     }

@@ -81,6 +81,9 @@ void detach(int by_pointer) {
     FENCE;
 }
 
+// Where the variable of the running thread is: for writers in other languages.
+struct record *volatile *context_variable(void) { return &otel_thread_ctx_v1; }
+
 void publish(const char *payload_hex) {
     static struct { char signature[8]; uint32_t version, size; uint64_t at; char *payload; } *header;
     uint32_t size = strlen(payload_hex) / 2;
