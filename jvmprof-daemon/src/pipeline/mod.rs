@@ -12,7 +12,8 @@
 //! | complete | [`IdentifiedSample::complete`](crate::symbolize::IdentifiedSample::complete) | a [`Deadline`] | a [`CompletedStack`](crate::symbolize::CompletedStack), or it is pending |
 //! | name | [`CompletedStack::name`](crate::symbolize::CompletedStack::name) | | a [`SymbolizedStack`] |
 //! | label | [`labels`] | the process, its JVM, the thread | a [`LabelDecision`] |
-//! | aggregate | `windows`, [`crate::profile::aggregate`] | labels, stack, event and value | counted |
+//! | weigh | `weighed_sample`, [`allocation`], [`off_cpu`] | the event, the stack | a `WeighedSample`: stacks and what they stand for |
+//! | aggregate | `windows`, [`crate::profile::aggregate`] | a `WeighedSample`, its labels | counted |
 //!
 //! A sample whose stack needs what isn't there yet waits in `pending_samples`, with the deadline
 //! [`Deadline::Open`]; it passes the same stages again with another deadline when that has
@@ -29,10 +30,10 @@ pub mod off_cpu;
 mod options;
 pub mod pauses;
 mod pending_samples;
-mod row_waits;
 pub mod thread_contexts;
 mod thread_kinds;
 mod thread_local_variables;
+mod weighed_sample;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -59,6 +60,7 @@ use pauses::{JvmPauses, JvmStops, PauseTracker};
 use pending_samples::PendingSamples;
 use thread_contexts::ThreadContexts;
 use thread_kinds::ThreadKinds;
+use weighed_sample::{WeighedSample, aggregate};
 use windows::Windows;
 pub use windows::{ClockCounts, Flushed};
 
@@ -390,82 +392,49 @@ impl State {
         let label_key = self.targets.label_key(process.key, &sample);
         let jvm = self.symbolizer.jvm_labels(process.key);
         let labels = self.targets.evaluate_rules(process, jvm, label_key, header.start_ns);
-        let period_ns = self.periods.period_at(header.cpu, header.time_ns);
-        if let Some(off_cpu) = &mut self.off_cpu
-            && jvm.is_some()
-            && self.targets.is_wanted(process.key, EventType::OffCpu)
-        {
-            off_cpu.follow_blockers(process, header.start_ns, now, |key| self.symbolizer.java_blockers(key));
+        if let Some(off_cpu) = &mut self.off_cpu {
+            if jvm.is_some() && self.targets.is_wanted(process.key, EventType::OffCpu) {
+                let read = |key| self.symbolizer.java_blockers(key);
+                off_cpu.follow_blockers(process, header.start_ns, now, read);
+            }
+            if header.held_monitor != 0 && outcome == Outcome::Whole {
+                off_cpu.keep_holder(process.key, &sample, &stack);
+            }
         }
-        if jvm.is_some() || (is_new && process.is_jvm()) {
+        let is_jvm = jvm.is_some();
+        if is_jvm || (is_new && process.is_jvm()) {
             let of = (process, header.start_ns);
             self.followers.follow(of, true, &mut self.targets, &self.symbolizer);
         }
-        if let Some(off_cpu) = &mut self.off_cpu
-            && header.held_monitor != 0
-            && outcome == Outcome::Whole
-        {
-            off_cpu.keep_holder(process.key, &sample, &stack);
-        }
-        let (mut second, mut holder) = (None, None);
-        let (mut stack, period, weight) = match &sample.event {
-            SampledEvent::Cpu => (stack, period_ns, SampleWeight::from(period_ns)),
-            SampledEvent::Allocation(record) => {
-                let Some(allocation) = &mut self.followers.allocation else { return None };
-                let ((stack, weight), as_first) = allocation.weigh(process.key, record, stack);
-                second = as_first;
-                (stack, allocation.options().interval, weight)
-            }
-            SampledEvent::OffCpu(record) => {
-                let Some(off_cpu) = &mut self.off_cpu else { return None };
-                let weighed = off_cpu.weigh(process.key, header.tid, record, header.time_ns, stack);
-                (second, holder) = (weighed.runnable, weighed.holder);
-                let (stack, weight) = weighed.own;
-                (stack, off_cpu.options().interval, weight)
-            }
-        };
-        if jvm.is_some() && event == EventType::Cpu {
-            if let Some(pauses) = &mut self.followers.pauses {
-                pauses.label(process.key, header.time_ns, &mut stack);
-            }
-            if let LabelDecision::Labels(labels) = &labels {
-                self.followers.summed_jvms.set_name(process.key, labels);
-                if let Some(pauses) = &mut self.followers.pauses {
-                    pauses.set_name(process.key, labels);
-                }
-            }
+        let period_ns = self.periods.period_at(header.cpu, header.time_ns);
+        let profilers = (&mut self.followers, self.off_cpu.as_mut());
+        let mut weighed = WeighedSample::of(&sample, process.key, stack, period_ns, profilers)?;
+        if is_jvm && event == EventType::Cpu {
+            self.followers.label(process.key, header.time_ns, weighed.own_stack(), &labels);
         }
         let mut has_new_key = false;
         if let Some(contexts) = &mut self.thread_contexts {
             if let Some(variable) = contexts.follow(process, header.start_ns, now) {
                 self.symbolizer.set_context_variable(process.key, variable);
             }
-            let parts = std::iter::once(&mut stack).chain(second.as_mut().map(|(stack, _)| stack));
             if !matches!(labels, LabelDecision::Dropped) {
-                has_new_key = contexts.label(process, sample.thread_context(), parts);
+                has_new_key = contexts.label(process, sample.thread_context(), weighed.stacks());
             }
         }
-        let pid = process.pid;
-        let window = self.windows.aggregator_at(event, period, header.time_ns);
-        for (stack, weight) in std::iter::once((stack, weight)).chain(second) {
-            match &labels {
-                LabelDecision::Dropped => return None,
-                LabelDecision::Awaited => window.add_unlabelled(label_key, stack, weight),
-                LabelDecision::Labels(labels) => window.add(labels, label_key, stack, weight),
-            }
+        let window = self.windows.aggregator_at(event, weighed.period, header.time_ns);
+        if !weighed.aggregate(window, &labels, label_key) {
+            return None;
         }
-        if let (Some((stack, weight)), Some(off_cpu)) = (holder, &mut self.off_cpu) {
+        if let (Some(holder), Some(off_cpu)) = (weighed.holder, &mut self.off_cpu) {
             off_cpu.count_holder();
             let label_key = self.targets.process_label_key(process.key, EventType::LockHolder);
             let jvm = self.symbolizer.jvm_labels(process.key);
+            let labels = self.targets.evaluate_rules(process, jvm, label_key, header.start_ns);
             let window = self.windows.aggregator(EventType::LockHolder, CONTENTION_PERIOD);
-            match self.targets.evaluate_rules(process, jvm, label_key, header.start_ns) {
-                LabelDecision::Dropped => {}
-                LabelDecision::Awaited => window.add_unlabelled(label_key, stack, weight),
-                LabelDecision::Labels(labels) => window.add(&labels, label_key, stack, weight),
-            }
+            aggregate(window, &labels, label_key, holder);
         }
         if has_new_key {
+            let pid = process.pid;
             self.table.expect_context(pid, now);
         }
         None

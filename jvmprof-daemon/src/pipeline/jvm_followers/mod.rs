@@ -12,6 +12,7 @@ use super::pauses::{PauseTracker, SummedJvms};
 use crate::clock::monotonic_ns;
 use crate::event_type::EventType;
 use crate::process::{Process, ProcessKey};
+use crate::profile::aggregate::{LabelDecision, NamedStack};
 use crate::sampler::{BackgroundSampler, ExecStarts};
 use crate::symbolize::Symbolizer;
 use awaited_jvms::AwaitedJvms;
@@ -95,6 +96,25 @@ impl JvmFollowers {
         if reads_sums && self.summed_jvms.wants(key, now_ns) {
             let counters = symbolizer.safepoint_counters(key);
             self.summed_jvms.follow(key, process.pid, counters, now_ns);
+        }
+    }
+
+    /// Labels the stack of a sample of a JVM's CPU time with the pause that it lies in, and keeps
+    /// the name of the JVM's series for its pauses.
+    pub(super) fn label(
+        &mut self,
+        key: ProcessKey,
+        time_ns: u64,
+        stack: Option<&mut NamedStack>,
+        labels: &LabelDecision,
+    ) {
+        if let (Some(pauses), Some(stack)) = (&mut self.pauses, stack) {
+            pauses.label(key, time_ns, stack);
+        }
+        let LabelDecision::Labels(labels) = labels else { return };
+        self.summed_jvms.set_name(key, labels);
+        if let Some(pauses) = &mut self.pauses {
+            pauses.set_name(key, labels);
         }
     }
 

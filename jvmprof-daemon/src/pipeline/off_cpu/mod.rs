@@ -146,7 +146,7 @@ pub(super) struct OffCpuProfiler {
 }
 
 /// A stack with what it counts for.
-type WeighedStack = (NamedStack, SampleWeight);
+pub(super) type WeighedStack = (NamedStack, SampleWeight);
 
 /// A wait with its weight.
 #[derive(Debug)]

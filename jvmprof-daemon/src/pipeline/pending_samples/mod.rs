@@ -1,5 +1,7 @@
 //! Samples whose stacks need unwind rows that are being read, or that a runtime hasn't written yet.
 
+mod row_waits;
+
 use std::collections::VecDeque;
 
 use crate::process::ProcessKey;

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::State;
 use crate::clock::monotonic_ns;
+use crate::pipeline::State;
 use crate::process::procfs;
 use crate::process::{Process, ProcessKey};
 use crate::sampler::StackSample;
@@ -16,7 +16,7 @@ const ROWS_TIMEOUT: Duration = Duration::from_secs(20);
 impl State {
     /// Publishes the chosen processes that run already, before they are sampled. Others are
     /// published when they are sampled, since most of a host's processes never are.
-    pub(super) fn discover(&mut self, pids: Option<&[u32]>) {
+    pub(in crate::pipeline) fn discover(&mut self, pids: Option<&[u32]>) {
         for &pid in pids.unwrap_or_default() {
             // A process that ends in this moment isn't sampled.
             let Ok(facts) = procfs::process_info(pid) else { continue };
@@ -29,7 +29,7 @@ impl State {
 
     /// Takes over unwind rows that have been read, and completes the samples that waited for them.
     /// Waits until then for those that are being read.
-    pub(super) fn take_rows(&mut self, until: Option<Instant>) {
+    pub(in crate::pipeline) fn take_rows(&mut self, until: Option<Instant>) {
         if !self.symbolizer.is_loading() {
             return;
         }
@@ -41,7 +41,7 @@ impl State {
     }
 
     /// Completes pending samples whose data is there.
-    pub(super) fn resolve_ready(&mut self) {
+    pub(in crate::pipeline) fn resolve_ready(&mut self) {
         let now = monotonic_ns();
         let mut until: HashMap<ProcessKey, u64> = HashMap::new();
         for key in self.pending.keys() {
@@ -55,7 +55,7 @@ impl State {
 
     /// Reads the jitdumps of the processes of pending samples to their ends, and completes the
     /// samples that waited for their unwind rows.
-    pub(super) fn complete_with_jitdumps(&mut self) {
+    pub(in crate::pipeline) fn complete_with_jitdumps(&mut self) {
         let now = monotonic_ns();
         let keys: HashSet<ProcessKey> = self.pending.keys().collect();
         for process in self.table.iter().filter(|process| keys.contains(&process.key)) {
