@@ -43,10 +43,9 @@ use crate::clock::monotonic_ns;
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::own_process::thread_priority;
 use crate::process::{Process, ProcessKey, ProcessTable};
-use crate::profile::aggregate::{LabelDecision, SampleWeight};
+use crate::profile::aggregate::LabelDecision;
 use crate::sampler::{
-    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SampledEvent, SamplingPeriods, StackSample,
-    period_ns,
+    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SamplingPeriods, StackSample, period_ns,
 };
 use crate::symbolize::{Completion, Deadline, Outcome, SymbolizedStack, Symbolizer};
 use allocation::AllocationProfiler;

@@ -118,7 +118,10 @@ impl Browser {
     pub(crate) fn wait_for(&mut self, expression: &str) {
         let start = Instant::now();
         while self.evaluate(expression) != Value::Bool(true) {
-            assert!(start.elapsed() < PATIENCE, "still not true: {expression}; {:?}", self.complaints);
+            if start.elapsed() >= PATIENCE {
+                let address = self.evaluate("location.href");
+                panic!("still not true at {address}: {expression}; {:?}", self.complaints);
+            }
             thread::sleep(Duration::from_millis(30));
         }
     }

@@ -1,9 +1,10 @@
 //! A collector that gets OTLP through a tunnel that the environment names, and through nginx with
 //! TLS, clients' certificates, a token and a header: by gRPC and by HTTP.
 
-use super::proxy::{Daemon, Nginx, TOKEN, busy, tunnel};
+use super::proxy::{Daemon, busy, tunnel};
 use super::{collector, field, stored};
 use crate::support::keys::Keys;
+use crate::support::nginx::{Nginx, TOKEN};
 use crate::support::{KilledChild, scratch, signal};
 
 #[test]
@@ -17,7 +18,7 @@ fn nginx_with_tls_a_clients_certificate_a_header_and_a_token_lets_both_protocols
         let mut collector = KilledChild(collector);
         let backend = address.strip_prefix("http://").unwrap();
         let team = r#"if ($http_x_team != "shop") { return 403; }"#;
-        let nginx = Nginx::start_with(&keys, &format!("{team} {pass}://{backend};"));
+        let nginx = Nginx::start(&keys, &format!("{team} {pass}://{backend};"));
         std::fs::write(&token, "expired\n").unwrap();
         let args = [
             ("--otlp-address", format!("https://localhost:{}", nginx.port)),
