@@ -1,5 +1,5 @@
-//! OTLP to a real Pyroscope: its answers beside the account, and what it stores of a request that it
-//! refuses.
+//! OTLP to a real Pyroscope: its answers beside the account, and what it stores of a request that
+//! it refuses.
 
 use std::collections::BTreeSet;
 use std::path::Path;
