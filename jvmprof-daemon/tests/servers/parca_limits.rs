@@ -1,5 +1,5 @@
-//! A real Parca: what it refuses, which is but a message that is too large, and what it has no limit
-//! for.
+//! A real Parca: what it refuses, which is but a message that is too large, and what it has no
+//! limit for.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Contexts that Java code writes itself: a library says where the thread's variable is, and no more.
+//! Contexts that Java code writes itself: a library says where the thread's variable is, and no
+//! more.
 
 use std::collections::BTreeMap;
 
