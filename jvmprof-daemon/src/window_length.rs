@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
+use rand::{Rng, RngExt as _};
+
 /// Share by which a window is longer or shorter.
 const JITTER: f64 = 0.2;
 
 /// Returns the length of a window: the interval, longer or shorter by up to a fifth.
 pub(crate) fn window_length(interval: Duration) -> Duration {
-    interval.mul_f64(1.0 + rand::random_range(-JITTER..JITTER))
+    window_length_by(&mut rand::rng(), interval)
+}
+
+/// As [`window_length`], by these random numbers.
+pub(crate) fn window_length_by<R: Rng>(rng: &mut R, interval: Duration) -> Duration {
+    interval.mul_f64(1.0 + rng.random_range(-JITTER..JITTER))
 }
 
 /// Returns the length of the first window of a daemon, the interval at most: what is left of a
@@ -16,8 +23,14 @@ pub(crate) fn window_length(interval: Duration) -> Duration {
 /// Daemons that begin together are thus spread from their first push on, as evenly as those that
 /// have run for long.
 pub(crate) fn first_window_length(interval: Duration) -> Duration {
-    let part = |of: Duration| of.mul_f64(rand::random_range(0.0..1.0));
-    let rest = part(window_length(interval));
+    first_window_length_by(&mut rand::rng(), interval)
+}
+
+/// As [`first_window_length`], by these random numbers.
+pub(crate) fn first_window_length_by<R: Rng>(rng: &mut R, interval: Duration) -> Duration {
+    let window = window_length_by(rng, interval);
+    let mut part = |of: Duration| of.mul_f64(rng.random_range(0.0..1.0));
+    let rest = part(window);
     if rest <= interval { rest } else { part(interval) }
 }
 

@@ -3,7 +3,8 @@
 // a token.
 //
 // A message is in the file before it is answered, so that no kill loses what was answered, unless
-// the exporter has a queue. The file exporter of the collector's contributions writes once a second.
+// the exporter has a queue. The file exporter of the collector's contributions writes once a
+// second.
 package main
 
 import (

@@ -47,13 +47,17 @@ pub(super) struct Ticket {
     pub(super) is_after_probe: bool,
 }
 
-pub(super) fn backoff(options: &DeliveryOptions) -> ExponentialBackoff {
+fn backoff(options: &DeliveryOptions) -> ExponentialBackoff {
+    backoff_builder(options).build()
+}
+
+/// Returns what makes the delays after failures.
+pub(super) fn backoff_builder(options: &DeliveryOptions) -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_jitter()
         .with_min_delay(options.first_delay)
         .with_max_delay(options.max_delay)
         .without_max_times()
-        .build()
 }
 
 impl ServerState {
