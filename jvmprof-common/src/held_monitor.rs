@@ -12,11 +12,12 @@ use crate::address::Avma;
 use crate::blocker::{BlockerLayout, EnteredMonitor, current_thread};
 use crate::thread_local::ReadWord;
 
-/// Map `u32 -> WantedMonitors`, by thread group id. The daemon makes the entries; exec removes one.
-pub const WANTED_MONITORS: &str = "WANTED_MONITORS";
+/// Map `u32 -> ContendedMonitors`, by thread group id. The daemon makes the entries; exec removes
+/// one.
+pub const CONTENDED_MONITORS: &str = "CONTENDED_MONITORS";
 
 /// Monitors of one JVM that are remembered: a power of two.
-pub const WANTED_SLOTS: usize = 16;
+pub const CONTENDED_SLOTS: usize = 16;
 
 /// Owners up to this one mean no thread, or that the JVM doesn't know it: `ANONYMOUS_OWNER`,
 /// `DEFLATER_MARKER`.
@@ -26,13 +27,13 @@ pub const LAST_SPECIAL_OWNER: u64 = 2;
 /// locks: of a pair that is torn the owner hasn't the monitor, and says so.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WantedMonitors {
+pub struct ContendedMonitors {
     /// Slots that were filled so far: the next one takes the place of the oldest.
     filled: u64,
-    slots: [EnteredMonitor; WANTED_SLOTS],
+    slots: [EnteredMonitor; CONTENDED_SLOTS],
 }
 
-impl WantedMonitors {
+impl ContendedMonitors {
     /// Notes a monitor for which a thread begins to wait.
     #[inline(always)]
     pub fn note(&mut self, entered: EnteredMonitor) {
@@ -42,7 +43,7 @@ impl WantedMonitors {
                 return;
             }
         }
-        let next = self.filled as usize & (WANTED_SLOTS - 1);
+        let next = self.filled as usize & (CONTENDED_SLOTS - 1);
         self.filled = self.filled.wrapping_add(1);
         self.slots[next] = entered;
     }
@@ -54,18 +55,18 @@ pub const fn is_owner(owner: u64) -> bool {
     owner > LAST_SPECIAL_OWNER
 }
 
-/// Returns the address of a wanted monitor that the thread with this thread and stack pointer has;
-/// 0 if it has none. The thread mustn't run meanwhile.
+/// Returns the address of a contended monitor that the thread with this thread and stack pointer
+/// has; 0 if it has none. The thread mustn't run meanwhile.
 #[inline(always)]
 pub fn held_monitor(
     memory: &impl ReadWord,
     thread_pointer: Avma,
     stack_pointer: u64,
     layout: &BlockerLayout,
-    wanted: &WantedMonitors,
+    contended: &ContendedMonitors,
 ) -> u64 {
-    let Some(thread) = OwnerThread::of(memory, thread_pointer, stack_pointer, layout) else { return 0 };
-    for slot in &wanted.slots {
+    let Some(thread) = MonitorOwner::of(memory, thread_pointer, stack_pointer, layout) else { return 0 };
+    for slot in &contended.slots {
         let place = Avma(slot.monitor).wrapping_add(u64::from(layout.monitor_owner));
         if thread.is(slot.owner) && memory.read_word(place).is_some_and(|owner| thread.is(owner)) {
             return slot.monitor;
@@ -76,7 +77,7 @@ pub fn held_monitor(
 
 /// The values of a monitor's owner that mean that a thread has it.
 #[derive(Clone, Copy)]
-struct OwnerThread {
+struct MonitorOwner {
     /// The `JavaThread`, or where the JVM has numbers for its threads, that.
     own: u64,
     /// The part of its stack in use, in which the record of a lock may lie that has become a
@@ -84,7 +85,7 @@ struct OwnerThread {
     stack: [u64; 2],
 }
 
-impl OwnerThread {
+impl MonitorOwner {
     #[inline(always)]
     fn of(
         memory: &impl ReadWord,
@@ -131,12 +132,12 @@ mod tests {
 
     fn held(layout: &BlockerLayout, noted: u64, owner: u64) -> u64 {
         let words = [(0x8020, 0x1000), (0x1010, 0x7000), (0x1018, 30), (0x4008, owner)];
-        let mut wanted = WantedMonitors::default();
+        let mut contended = ContendedMonitors::default();
         let monitor = EnteredMonitor { monitor: 0x4000, owner: noted };
-        wanted.note(EnteredMonitor { monitor: 0x3000, owner: noted });
-        wanted.note(EnteredMonitor { owner: 1, ..monitor });
-        wanted.note(monitor);
-        held_monitor(&Words(HashMap::from(words)), Avma(0x8000), 0x6000, layout, &wanted)
+        contended.note(EnteredMonitor { monitor: 0x3000, owner: noted });
+        contended.note(EnteredMonitor { owner: 1, ..monitor });
+        contended.note(monitor);
+        held_monitor(&Words(HashMap::from(words)), Avma(0x8000), 0x6000, layout, &contended)
     }
 
     #[test]
@@ -158,15 +159,15 @@ mod tests {
 
     #[test]
     fn a_monitor_is_noted_once_and_takes_the_place_of_the_oldest() {
-        let mut wanted = WantedMonitors::default();
-        let monitors = |wanted: &WantedMonitors| wanted.slots.map(|slot| slot.monitor);
+        let mut contended = ContendedMonitors::default();
+        let monitors = |contended: &ContendedMonitors| contended.slots.map(|slot| slot.monitor);
         for _ in 0..2 {
-            for monitor in 1..=WANTED_SLOTS as u64 {
-                wanted.note(EnteredMonitor { monitor, owner: 7 });
+            for monitor in 1..=CONTENDED_SLOTS as u64 {
+                contended.note(EnteredMonitor { monitor, owner: 7 });
             }
         }
-        assert_eq!(monitors(&wanted), core::array::from_fn(|at| at as u64 + 1));
-        wanted.note(EnteredMonitor { monitor: 99, owner: 7 });
-        assert_eq!(monitors(&wanted)[..3], [99, 2, 3]);
+        assert_eq!(monitors(&contended), core::array::from_fn(|at| at as u64 + 1));
+        contended.note(EnteredMonitor { monitor: 99, owner: 7 });
+        assert_eq!(monitors(&contended)[..3], [99, 2, 3]);
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::args::InspectArgs;
 use super::jvms::inspector::{CodeReport, JvmInspector, JvmProblem, JvmReport};
-use super::jvms::named::pids_of;
+use super::jvms::process_arguments::pids_of;
 use super::pipeline_options::node_name;
 use super::stdout::print_text_or_json;
 use crate::clock::monotonic_ns;
@@ -75,8 +75,8 @@ impl ProcessReport {
     fn new(process: &Process, symbolizer: &mut Symbolizer, pc: Option<Avma>) -> Self {
         let modules = symbolizer.inspect(process, monotonic_ns());
         let mut inspector = JvmInspector::new(process.pid);
-        let facts = inspector.as_ref().ok().map(|inspector| &inspector.facts);
-        let mut labels = labels_of(process, facts, &node_name());
+        let jvm_labels = inspector.as_ref().ok().map(|inspector| &inspector.labels);
+        let mut labels = labels_of(process, jvm_labels, &node_name());
         let hidden = match procfs::mappings(process.pid) {
             Err(ProcfsError::Denied { .. }) => Some(advice(&[SYS_PTRACE])),
             _ => None,

@@ -71,7 +71,7 @@ impl JavaCache {
     }
 
     /// Returns the rows of a new JVM, none yet.
-    pub(crate) fn stub_rows(&self) -> StubRows {
+    pub(crate) fn new_stub_rows(&self) -> StubRows {
         StubRows::sharing(&self.shapes)
     }
 

@@ -4,11 +4,11 @@
 //! HotSpot exports ([`vmstructs`]); whatever is read may be stale, torn or hostile, so every read
 //! is bounded and every object checked.
 
-mod attach;
 pub mod code_cache;
 pub mod error;
 mod java_cache;
 pub mod java_heap;
+mod jvm_reader;
 pub mod methods;
 mod naming;
 pub mod process_memory;
@@ -18,15 +18,15 @@ mod version;
 mod virtual_threads;
 pub mod vmstructs;
 
-pub use attach::Hotspot;
 pub use code_cache::code_heaps::{CodeBlobDesc, StubBlob};
 pub use code_cache::interpreter_codelets::InterpreterCodelet;
 pub use code_cache::nmethod::CompiledMethod;
 pub use error::{HotspotError, NamingError};
 pub use java_cache::JavaCache;
 pub use java_heap::blocker_fields::JvmBlockers;
+pub use jvm_reader::Hotspot;
 pub use methods::call_operands::Callee;
-pub use methods::class_unloading::SampleTimes;
+pub use methods::class_unloading::ReadTimes;
 pub use naming::code_at_pc::CodeAtPc;
 pub use naming::java_frames::{JavaFrame, JavaFrames, PhysicalFrame};
 pub use process_memory::{LiveMemory, ProcessMemory, RecordedMemory};

@@ -70,20 +70,20 @@ pub trait ProcessMemory {
         done.into_iter().zip(words).map(|(done, word)| done.then(|| u64::from_le_bytes(word))).collect()
     }
 
-    /// Several stretches of memory in one batch; `None` for what can't be read as a whole or is
+    /// Several ranges of memory in one batch; `None` for what can't be read as a whole or is
     /// longer than [`MAX_READ`].
-    fn read_stretches(&self, stretches: &[(Avma, usize)]) -> Vec<Option<Vec<u8>>> {
+    fn read_ranges(&self, ranges: &[(Avma, usize)]) -> Vec<Option<Vec<u8>>> {
         let fits = |len: usize| len <= MAX_READ;
         let mut bytes: Vec<Vec<u8>> =
-            stretches.iter().map(|(_, len)| vec![0; if fits(*len) { *len } else { 0 }]).collect();
-        let mut reads: Vec<MemoryRead<'_>> = stretches
+            ranges.iter().map(|(_, len)| vec![0; if fits(*len) { *len } else { 0 }]).collect();
+        let mut reads: Vec<MemoryRead<'_>> = ranges
             .iter()
             .zip(&mut bytes)
             .map(|((address, _), into)| MemoryRead::new(*address, into.as_mut_slice()))
             .collect();
         self.read_many(&mut reads);
         let done: Vec<bool> = reads.iter().map(|read| read.done).collect();
-        let lengths = stretches.iter().map(|(_, len)| *len);
+        let lengths = ranges.iter().map(|(_, len)| *len);
         done.into_iter()
             .zip(lengths)
             .zip(bytes)
@@ -95,7 +95,7 @@ pub trait ProcessMemory {
     /// those that lie across pages.
     fn read_c_strings(&self, addresses: &[Avma], most: usize) -> Vec<Option<String>> {
         let piece = |at: &Avma| (*at, (most + 1).min((PAGE - at.0 % PAGE) as usize));
-        let pieces = self.read_stretches(&addresses.iter().map(piece).collect::<Vec<_>>());
+        let pieces = self.read_ranges(&addresses.iter().map(piece).collect::<Vec<_>>());
         let text = |(at, bytes): (&Avma, Option<Vec<u8>>)| {
             let bytes = bytes?;
             match bytes.iter().position(|byte| *byte == 0) {
@@ -198,24 +198,24 @@ impl ProcessMemory for LiveMemory {
     }
 }
 
-/// Recorded memory: stretches of bytes by address, for tests and for snapshots.
+/// Recorded memory: ranges of bytes by address, for tests and for snapshots.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedMemory {
     /// Ordered by address, without overlaps.
-    stretches: std::collections::BTreeMap<u64, Vec<u8>>,
+    ranges: std::collections::BTreeMap<u64, Vec<u8>>,
 }
 
 impl RecordedMemory {
-    /// Adds or overwrites a stretch. One that overlaps another's middle hides that one's tail.
+    /// Adds or overwrites a range. One that overlaps another's middle hides that one's tail.
     pub fn insert(&mut self, address: Avma, bytes: impl Into<Vec<u8>>) {
-        self.stretches.insert(address.0, bytes.into());
+        self.ranges.insert(address.0, bytes.into());
     }
 
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let mut filled = 0;
         while filled < into.len() {
             let Some(at) = address.checked_add(filled as u64) else { return false };
-            let Some((start, bytes)) = self.stretches.range(..=at).next_back() else { return false };
+            let Some((start, bytes)) = self.ranges.range(..=at).next_back() else { return false };
             let Some(from) = bytes.get((at - start) as usize..).filter(|from| !from.is_empty()) else {
                 return false;
             };

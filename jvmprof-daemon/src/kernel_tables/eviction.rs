@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use jvmprof_common::unwind_tables::CHUNK_ROWS;
 
-use super::{Allocation, CodeTables, FileRows, FileTable, GRACE, PublishedProcess, RowsKey};
+use super::{CodeTables, FileRows, FileTable, GRACE, PublishedProcess, RowsKey, TableExtents};
 
 impl CodeTables {
     /// Allocates space for a table, after evicting those that no process uses if necessary. Returns
     /// `None` if there is none, which may be so for a moment only: see
     /// [`Self::evict_idle_processes`].
-    pub(super) fn allocate(&mut self, rows: &FileRows) -> Option<Allocation> {
+    pub(super) fn allocate(&mut self, rows: &FileRows) -> Option<TableExtents> {
         self.reclaim();
         loop {
             let allocation = self.allocate_free(rows);
@@ -20,7 +20,7 @@ impl CodeTables {
         }
     }
 
-    fn allocate_free(&mut self, rows: &FileRows) -> Option<Allocation> {
+    fn allocate_free(&mut self, rows: &FileRows) -> Option<TableExtents> {
         let numbers = self.numbers.take(1);
         let pages = self.pages.take(rows.rows.pages.len() as u32);
         let chunks = self.chunks.take(rows.len().div_ceil(CHUNK_ROWS) as u32);
@@ -28,12 +28,12 @@ impl CodeTables {
             && self.rules.take(rows.rules())
         {
             let (numbers, pages, chunks) = (numbers.clone(), pages.clone(), chunks.clone());
-            return Some(Allocation {
+            return Some(TableExtents {
                 numbers,
                 pages,
                 chunks,
                 rules: rows.rules().into(),
-                ..Allocation::default()
+                ..TableExtents::default()
             });
         }
         self.numbers.release(numbers.unwrap_or_default());
@@ -79,7 +79,7 @@ impl CodeTables {
             let pid = process.pid;
             self.kernel.remove_process(pid);
             self.leave(&files);
-            self.retire(Allocation { regions, ..Allocation::default() });
+            self.retire(TableExtents { regions, ..TableExtents::default() });
             self.evicted.insert(key);
         }
     }
@@ -93,14 +93,14 @@ impl CodeTables {
         }
     }
 
-    pub(super) fn retire(&mut self, allocation: Allocation) {
+    pub(super) fn retire(&mut self, allocation: TableExtents) {
         self.retired.push((Instant::now(), allocation));
     }
 
     /// Frees entries that were replaced long enough ago.
     pub(super) fn reclaim(&mut self) {
         let now = Instant::now();
-        let old: Vec<Allocation> = self
+        let old: Vec<TableExtents> = self
             .retired
             .extract_if(.., |(at, _)| now.duration_since(*at) >= GRACE)
             .map(|(_, allocation)| allocation)
@@ -110,7 +110,7 @@ impl CodeTables {
         }
     }
 
-    fn release(&mut self, allocation: Allocation) {
+    fn release(&mut self, allocation: TableExtents) {
         self.regions.release(allocation.regions);
         self.numbers.release(allocation.numbers);
         self.pages.release(allocation.pages);

@@ -125,7 +125,7 @@ pub struct CodeTables {
     processes: HashMap<ProcessKey, PublishedProcess>,
     /// Where processes have the variable of their threads' contexts.
     context_variables: HashMap<ProcessKey, ThreadLocalVariable>,
-    retired: Vec<(Instant, Allocation)>,
+    retired: Vec<(Instant, TableExtents)>,
     epoch: u32,
     counts: TableCounts,
 }
@@ -136,14 +136,14 @@ struct FileTable {
     number: u32,
     /// Number of the first page of its code.
     first_page: u64,
-    allocation: Allocation,
+    allocation: TableExtents,
     users: u32,
     last_used: Instant,
 }
 
 /// Entries of the kernel's arrays.
 #[derive(Debug, Default)]
-struct Allocation {
+struct TableExtents {
     regions: Range<u32>,
     numbers: Range<u32>,
     pages: Range<u32>,
@@ -161,12 +161,12 @@ struct PublishedProcess {
     files: Vec<RowsKey>,
     /// Files without rows when it was published.
     missing: Vec<RowsKey>,
-    jvm: Option<JvmTable>,
+    jvm: Option<JvmSlot>,
     sampled: Instant,
 }
 
 #[derive(Debug)]
-struct JvmTable {
+struct JvmSlot {
     slot: u32,
     table: Option<FileTable>,
 }
@@ -284,7 +284,7 @@ impl CodeTables {
             jvm: None,
             sampled: Instant::now(),
         });
-        process.jvm = Some(JvmTable { slot, table });
+        process.jvm = Some(JvmSlot { slot, table });
     }
 
     /// Publishes a process: its regions in order of their addresses, without overlaps.
@@ -331,7 +331,7 @@ impl CodeTables {
             },
         ) {
             self.leave(&old.files);
-            self.retire(Allocation { regions: old.regions, ..Allocation::default() });
+            self.retire(TableExtents { regions: old.regions, ..TableExtents::default() });
         }
     }
 
@@ -357,9 +357,9 @@ impl CodeTables {
                 self.kernel.remove_process(process.pid);
             }
             self.leave(&process.files);
-            self.retire(Allocation { regions: process.regions, ..Allocation::default() });
+            self.retire(TableExtents { regions: process.regions, ..TableExtents::default() });
             if let Some(jvm) = process.jvm {
-                self.retire(Allocation { jvms: jvm.slot..jvm.slot + 1, ..Allocation::default() });
+                self.retire(TableExtents { jvms: jvm.slot..jvm.slot + 1, ..TableExtents::default() });
                 if let Some(table) = jvm.table {
                     self.retire(table.allocation);
                 }
@@ -420,7 +420,7 @@ impl CodeTables {
         Some(FileTable { number, first_page, allocation, users: 0, last_used: Instant::now() })
     }
 
-    fn write(&mut self, packed: &PackedRows, allocation: &Allocation) -> Result<(), SamplerError> {
+    fn write(&mut self, packed: &PackedRows, allocation: &TableExtents) -> Result<(), SamplerError> {
         while let Some((number, rule)) = self.rules.new.last() {
             self.kernel.set_rule(*number, *rule)?;
             self.rules.new.pop();

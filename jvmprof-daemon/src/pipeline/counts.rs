@@ -20,7 +20,7 @@ use crate::event_type::{EventType, SamplesByEvent};
 use crate::process::process_table::ProcessTableCounts;
 use crate::profile::model::Frame;
 use crate::sampler::SamplerCounts;
-use crate::symbolize::{CacheUsage, Outcome, SymbolCounts};
+use crate::symbolize::{CacheUsage, StackOutcome, SymbolCounts};
 
 /// Returns the number of samples that the kernel program took and that will be in no batch.
 /// `dropped` is that of samples dropped by rules after their arrival.
@@ -49,7 +49,7 @@ pub struct Counts {
     pub unlabelled_stacks: u64,
     /// Samples that arrived, by the outcome of their stack; also those that rules dropped
     /// afterwards.
-    pub outcomes: BTreeMap<Outcome, SamplesByEvent>,
+    pub outcomes: BTreeMap<StackOutcome, SamplesByEvent>,
     /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
     pub kernel_run_time: Option<(u64, u64)>,
     /// (nanoseconds, runs) of the uprobes of allocation, where the kernel measures them.
@@ -218,7 +218,7 @@ impl Counts {
     }
 
     pub fn whole(&self) -> u64 {
-        self.outcomes.get(&Outcome::Whole).map_or(0, |samples| samples.total())
+        self.outcomes.get(&StackOutcome::Whole).map_or(0, |samples| samples.total())
     }
 
     /// Samples that were taken, those that contentions were made of, stacks of the holders of

@@ -47,7 +47,7 @@ use crate::profile::aggregate::LabelDecision;
 use crate::sampler::{
     BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SamplingPeriods, StackSample, period_ns,
 };
-use crate::symbolize::{Completion, Deadline, Outcome, SymbolizedStack, Symbolizer};
+use crate::symbolize::{Completion, Deadline, StackOutcome, SymbolizedStack, Symbolizer};
 use allocation::AllocationProfiler;
 pub use counts::Counts;
 use jvm_followers::JvmFollowers;
@@ -61,7 +61,7 @@ use thread_contexts::ThreadContexts;
 use thread_kinds::ThreadKinds;
 use weighed_sample::{WeighedSample, aggregate};
 use windows::Windows;
-pub use windows::{ClockCounts, Flushed};
+pub use windows::{ClockCounts, WindowProfiles};
 
 /// Runs the sampler and processes its events.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ struct State {
     windows: Windows<LabelKey>,
     periods: SamplingPeriods,
     targets: Targets,
-    outcomes: BTreeMap<Outcome, SamplesByEvent>,
+    outcomes: BTreeMap<StackOutcome, SamplesByEvent>,
     /// Time when a process was sampled for the first time.
     newest: Instant,
     /// Time when native functions were named last.
@@ -376,7 +376,7 @@ impl State {
             });
         let is_new = !self.targets.contains(process.key);
         if self.targets.drop_before_symbolizing(process, header.start_ns, event) {
-            *self.outcomes.entry(Outcome::Unwanted).or_default() += SamplesByEvent::of(event, 1);
+            *self.outcomes.entry(StackOutcome::NotProfiled).or_default() += SamplesByEvent::of(event, 1);
             return None;
         }
         if is_new {
@@ -396,7 +396,7 @@ impl State {
                 let read = |key| self.symbolizer.java_blockers(key);
                 off_cpu.follow_blockers(process, header.start_ns, now, read);
             }
-            if header.held_monitor != 0 && outcome == Outcome::Whole {
+            if header.held_monitor != 0 && outcome == StackOutcome::Whole {
                 off_cpu.keep_holder(process.key, &sample, &stack);
             }
         }

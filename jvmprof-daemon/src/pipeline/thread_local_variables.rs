@@ -48,7 +48,7 @@ pub(super) fn find_context_variable(process: &Process, start_ticks: u64) -> Opti
         }
         let find = |file: &ElfFile<RegularFile<'_>>| find_thread_local(file, CONTEXT_NAME);
         let (variable, bias) = variable_of_file(process.pid, mapping, find)?;
-        let place = Place::resolve(&variable, bias, is_program(mapping), &memory)?;
+        let place = TlsLocation::resolve(&variable, bias, is_program(mapping), &memory)?;
         Some(ThreadLocalVariable { start_ticks, offset: place.offset, module: place.module, dtv: dtv as u32 })
     })
 }
@@ -64,7 +64,7 @@ pub(super) fn find_private_variable(
     let dtv = process.main_mapping().map_or(DtvLayout::Glibc, |program| dtv_layout(process.pid, program));
     let find = |file: &ElfFile<RegularFile<'_>>| find_private_thread_local(file, distance.0);
     let (variable, bias) = variable_of_file(process.pid, library, find)?;
-    let place = Place::resolve(&variable, bias, false, &LiveMemory::new(process.pid))?;
+    let place = TlsLocation::resolve(&variable, bias, false, &LiveMemory::new(process.pid))?;
     // The slot is of the first such variable that the linker has seen; the module is the same.
     let offset = if place.module == 0 { place.offset } else { variable.offset };
     Some(ThreadLocalVariable { start_ticks, offset, module: place.module, dtv: dtv as u32 })
@@ -97,12 +97,12 @@ fn variable_of_file(
 
 /// The variable's place in each thread's memory: see [`ThreadLocalVariable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct TlsLocation {
     module: u32,
     offset: u64,
 }
 
-impl Place {
+impl TlsLocation {
     /// Returns the place that the loader has written to the slot, if it is a possible one.
     fn resolve(
         variable: &ThreadLocal,

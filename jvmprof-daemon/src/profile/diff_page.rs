@@ -5,7 +5,9 @@ use std::io::Write;
 use super::call_tree::{CallTree, PAGE_NODES, PprofSeries, Processes, TreeBuilder};
 use super::comparison::ComparedSide;
 use super::pprof::{CheckedTables, InvalidProfile, sampled_events};
-use super::recording_page::{HtmlError, Recorded, RecordedType, RecordingTitle, StackGroups, write_page};
+use super::recording_page::{
+    HtmlError, RecordedType, RecordingPageData, RecordingTitle, StackGroups, write_page,
+};
 use crate::event_type::ShownUnit;
 use crate::proto::pprof::Profile;
 
@@ -118,7 +120,7 @@ pub fn write_diff_page(
         }
         trees.push(columns.packed(false));
     }
-    let recorded = Recorded {
+    let recorded = RecordingPageData {
         title,
         groups: StackGroups::Programs,
         processes: Processes::default(),

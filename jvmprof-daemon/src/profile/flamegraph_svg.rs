@@ -36,7 +36,7 @@ pub fn write(batch: &Batch, title: &str, to: impl Write) -> io::Result<()> {
 }
 
 fn write_without_samples(title: &str, mut to: impl Write) -> io::Result<()> {
-    let title = Escaped(title);
+    let title = XmlText(title);
     writeln!(
         to,
         r#"<?xml version="1.0" encoding="UTF-8" standalone="no"?>
@@ -51,9 +51,9 @@ fn write_without_samples(title: &str, mut to: impl Write) -> io::Result<()> {
 }
 
 /// A text within an XML element.
-struct Escaped<'a>(&'a str);
+struct XmlText<'a>(&'a str);
 
-impl fmt::Display for Escaped<'_> {
+impl fmt::Display for XmlText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write as _;
         self.0.chars().try_for_each(|char| match char {

@@ -55,9 +55,9 @@ use frames::frame_bytes;
 pub use inspect::{ModuleReport, NativePlace};
 pub use java::jvm_labels::JvmLabels;
 pub use java::virtual_threads::{NamedVirtualThreads, NamedWaitingStack};
-use java::{Callers, Java, JvmState};
+use java::{Callers, JvmAttachment, JvmState};
 pub use jit::jit_counts::JitCounts;
-use jit::{JitNames, JitShared};
+use jit::{JitContext, JitNames};
 use kernel_frames::KernelFrames;
 pub use memory_limits::SymbolMemoryLimits;
 use native::deferred_frames::DeferredFrame;
@@ -75,19 +75,19 @@ pub use stages::{CompletedStack, Completion, Deadline, IdentifiedSample, WindowE
 #[derive(Clone, Debug)]
 pub struct SymbolizedStack {
     pub stack: NamedStack,
-    pub outcome: Outcome,
+    pub outcome: StackOutcome,
 }
 
 /// Divisor of the memory for frames: whole stacks take 1/STACKS_PART of it.
 const STACKS_PART: usize = 8;
 /// Completeness of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum StackOutcome {
     /// The stack reaches the thread's root.
     Whole,
     Truncated(&'static str),
     /// The stack wasn't walked: its process isn't profiled.
-    Unwanted,
+    NotProfiled,
 }
 
 /// Names addresses. There is one for all processes; data of files is shared among them.
@@ -102,7 +102,7 @@ pub struct Symbolizer {
     publisher: Option<Publisher>,
     completer: Completer,
     java: JavaCache,
-    jit: JitShared,
+    jit: JitContext,
     /// Native frames that wait for their names.
     deferred: Vec<DeferredFrame>,
     cached_bytes: usize,
@@ -133,7 +133,7 @@ struct ProcessSymbols {
     jit: JitNames,
     arenas: TrampolineArenas,
     remapped: RemappedCode,
-    java: Java,
+    java: JvmAttachment,
 }
 
 fn file_cache(
@@ -158,7 +158,7 @@ impl Symbolizer {
             publisher: None,
             completer: Completer::default(),
             java: JavaCache::new(memory.java),
-            jit: JitShared::new(memory.jit),
+            jit: JitContext::new(memory.jit),
             deferred: Vec::new(),
             cached_bytes: 0,
             max_cached_bytes: memory.frames - memory.frames / STACKS_PART,
@@ -320,7 +320,7 @@ impl Symbolizer {
     /// Returns the labels of the JVM in a process; `None` if there is none that can be read.
     /// Another `Arc` once they have changed.
     pub fn jvm_labels(&self, key: ProcessKey) -> Option<&Arc<JvmLabels>> {
-        Some(self.processes.get(&key)?.java.attached_jvm()?.facts())
+        Some(self.processes.get(&key)?.java.attached_jvm()?.labels())
     }
 
     /// Returns the layout of the objects of a process's JVM, and its memory; `None` if the JVM

@@ -8,11 +8,11 @@ use jvmprof_common::frame::UserFrame;
 use super::ProcessSymbols;
 use super::counts::SymbolCounts;
 use super::frames::{enter_special_frame, frame, frame_bytes, java_frame, stub_frame, unknown_java};
-use super::jit::{AddressLookup, JitShared};
+use super::jit::{AddressLookup, JitContext};
 use super::native::deferred_frames::DeferredFrame;
 use super::native::function_names::FunctionNames;
 use super::stack::completer::kernel_walked_frames;
-use crate::hotspot::{JavaCache, SampleTimes};
+use crate::hotspot::{JavaCache, ReadTimes};
 use crate::native::file_cache::FileCache;
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Mapping};
@@ -32,7 +32,7 @@ pub(super) struct Namer<'a> {
     pub(super) files: &'a FileCache,
     pub(super) names: &'a FunctionNames,
     pub(super) java: &'a JavaCache,
-    pub(super) jit: &'a JitShared,
+    pub(super) jit: &'a JitContext,
     pub(super) deferred: &'a mut Vec<DeferredFrame>,
     pub(super) counts: &'a mut SymbolCounts,
     pub(super) cached: &'a mut usize,
@@ -169,7 +169,7 @@ impl Namer<'_> {
             return ReadFrames { frames, unnamed };
         }
         let new: Vec<UserFrame> = new.into_iter().collect();
-        let times = SampleTimes { sampled_ns: self.at_ns, now_ns: self.now_ns };
+        let times = ReadTimes { sampled_ns: self.at_ns, now_ns: self.now_ns };
         let named =
             symbols.java.attached_jvm().map(|java| java.resolve(self.java, &new, times)).unwrap_or_default();
         for (which, result) in new.iter().zip(named) {

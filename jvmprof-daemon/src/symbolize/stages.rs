@@ -9,7 +9,7 @@ use jvmprof_common::abi::Stop;
 use super::frames::marker;
 use super::namer::{FALSE_CALLER, Namer};
 use super::stack::completer::{StackWalk, WalkedStack, has_unreadable_stack, kernel_walked_frames};
-use super::{Outcome, ProcessSymbols, SymbolizedStack, Symbolizer};
+use super::{ProcessSymbols, StackOutcome, SymbolizedStack, Symbolizer};
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{Frame, SampleLabels};
@@ -145,7 +145,7 @@ impl<'a> IdentifiedSample<'a> {
         {
             return None;
         }
-        Some(self.walk(false)).filter(|walked| walked.outcome == Outcome::Whole)
+        Some(self.walk(false)).filter(|walked| walked.outcome == StackOutcome::Whole)
     }
 
     fn walk(&mut self, reads_rows: bool) -> WalkedStack {
@@ -154,7 +154,7 @@ impl<'a> IdentifiedSample<'a> {
         // yet.
         if sample.in_kernel() && has_unreadable_stack(sample) && symbolizer.kernel.is_in_exec(sample.kernel())
         {
-            let (frames, outcome) = (Vec::new(), Outcome::Whole);
+            let (frames, outcome) = (Vec::new(), StackOutcome::Whole);
             return WalkedStack { frames, outcome, late_from: None, reading: Duration::ZERO };
         }
         let symbols = symbolizer.processes.entry(process.key).or_default();
@@ -173,11 +173,11 @@ impl<'a> IdentifiedSample<'a> {
         let walked = walk.walk(symbols, sample);
         symbolizer.completer.budget.charge(walked.reading);
         // One that is whole had all of its registers.
-        if walked.outcome != Outcome::Whole
+        if walked.outcome != StackOutcome::Whole
             && sample.in_kernel()
             && symbolizer.kernel.is_in_signal_delivery(sample.kernel())
         {
-            let outcome = Outcome::Truncated(SIGNAL_DELIVERY);
+            let outcome = StackOutcome::Truncated(SIGNAL_DELIVERY);
             return WalkedStack { frames: Vec::new(), outcome, late_from: None, reading: Duration::ZERO };
         }
         walked
@@ -215,20 +215,20 @@ impl Symbolizer {
             frames.push(self.kernel.frame(Avma(lookup)));
         }
         let (mut namer, symbols) = self.namer(process, sample, now_ns);
-        let mut outcome = Outcome::Whole;
+        let mut outcome = StackOutcome::Whole;
         if let Some(walked) = walked {
             namer.late_from = walked.late_from;
             let is_true = namer.user_stack(symbols, &walked.frames, &mut frames);
-            outcome = if is_true { walked.outcome } else { Outcome::Truncated(FALSE_CALLER) };
+            outcome = if is_true { walked.outcome } else { StackOutcome::Truncated(FALSE_CALLER) };
         }
-        if deadline == Deadline::OverCapacity && matches!(outcome, Outcome::Truncated(_)) {
-            outcome = Outcome::Truncated(TOO_MANY_WAIT);
+        if deadline == Deadline::OverCapacity && matches!(outcome, StackOutcome::Truncated(_)) {
+            outcome = StackOutcome::Truncated(TOO_MANY_WAIT);
         }
         let pending = namer.pending || frames.iter().any(|frame| frame.lines.is_empty());
-        if let Outcome::Truncated(reason) = outcome {
+        if let StackOutcome::Truncated(reason) = outcome {
             frames.push(marker(reason));
         }
-        let stays = !pending && !namer.is_passing && outcome == Outcome::Whole;
+        let stays = !pending && !namer.is_passing && outcome == StackOutcome::Whole;
         let frames = Arc::from(frames);
         if stays {
             let more = symbols.stacks.keep(process.version, sample, &frames);

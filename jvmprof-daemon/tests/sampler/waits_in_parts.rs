@@ -9,7 +9,7 @@ use jvmprof_daemon::pipeline::allocation::AllocationOptions;
 use jvmprof_daemon::pipeline::labels::LabelOptions;
 use jvmprof_daemon::pipeline::off_cpu::OffCpuOptions;
 use jvmprof_daemon::pipeline::thread_contexts::ThreadContextOptions;
-use jvmprof_daemon::pipeline::{Flushed, MemoryLimits, Pipeline, PipelineOptions};
+use jvmprof_daemon::pipeline::{MemoryLimits, Pipeline, PipelineOptions, WindowProfiles};
 use jvmprof_daemon::profile::model::Sample;
 use jvmprof_daemon::sampler::SamplerOptions;
 use jvmprof_daemon::symbolize::NativeOptions;
@@ -69,7 +69,7 @@ fn options(pid: u32) -> PipelineOptions {
 }
 
 /// Returns the nanoseconds of waits in the function `stuck_first`, and in `stuck_again`.
-fn waited_ns(flushed: Flushed) -> [f64; 2] {
+fn waited_ns(flushed: WindowProfiles) -> [f64; 2] {
     let batches: Vec<_> = flushed.into_batches().filter(|it| it.event == EventType::OffCpu).collect();
     ["stuck_first", "stuck_again"].map(|function| {
         let samples = batches.iter().flat_map(|batch| &batch.series).flat_map(|series| &series.samples);

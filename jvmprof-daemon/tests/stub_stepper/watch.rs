@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use jvmprof_common::rows::Row;
 use jvmprof_common::unwind::{Cursor, row_stepper};
-use jvmprof_daemon::hotspot::stubs::{CodeKind, StubRows, kind_of_blob, kind_of_codelet};
+use jvmprof_daemon::hotspot::stubs::{BlobKind, StubRows, kind_of_blob, kind_of_codelet};
 use jvmprof_daemon::hotspot::{Hotspot, LiveMemory, ProcessMemory, images};
 use jvmprof_daemon::types::Avma;
 
@@ -19,7 +19,7 @@ struct Code {
     end: u64,
     name: String,
     /// `None` for nmethods.
-    kind: Option<CodeKind>,
+    kind: Option<BlobKind>,
     bytecode: bool,
 }
 
@@ -152,17 +152,17 @@ impl Watch {
         {
             // The call stub is the one that calls methods and adapters.
             let by_stub =
-                self.code_at(before.rip).is_some_and(|(_, it)| it.kind == Some(CodeKind::StubRoutines));
+                self.code_at(before.rip).is_some_and(|(_, it)| it.kind == Some(BlobKind::StubRoutines));
             let to_method = self.code_at(now.rip).is_some_and(|(_, code)| {
-                matches!(code.kind, None | Some(CodeKind::Adapter | CodeKind::InterpreterEntry))
+                matches!(code.kind, None | Some(BlobKind::Adapter | BlobKind::InterpreterEntry))
             });
             return self.truth.called(pushed, before, now, by_stub && to_method);
         }
         let from = self.code_at(before.rip).is_some_and(|(_, code)| {
-            code.bytecode && code.name.contains("invoke") && code.kind == Some(CodeKind::InterpreterFrame)
+            code.bytecode && code.name.contains("invoke") && code.kind == Some(BlobKind::InterpreterFrame)
         });
         let to = self.is_generated(now.rip)
-            && self.code_at(now.rip).is_some_and(|(_, code)| code.kind != Some(CodeKind::InterpreterFrame))
+            && self.code_at(now.rip).is_some_and(|(_, code)| code.kind != Some(BlobKind::InterpreterFrame))
             && now.rsp == before.rsp;
         let is_jump = || {
             let jump = self.instruction(before.rip);
@@ -202,7 +202,7 @@ impl Watch {
         let mut calls = self.truth.calls.iter().rev();
         let own = |call: &&Called| (start..code.end).contains(&call.return_address);
         let interpreted =
-            code.kind == Some(CodeKind::InterpreterFrame) || code.kind == Some(CodeKind::InterpreterEntry);
+            code.kind == Some(BlobKind::InterpreterFrame) || code.kind == Some(BlobKind::InterpreterEntry);
         let truth = calls.find(|call| !(interpreted && own(call) && (start..code.end).contains(&call.entry)));
         let Some(truth) = truth.copied() else {
             self.without_truth += 1;
@@ -259,7 +259,7 @@ impl Watch {
         if found.pc.0 != truth.return_address {
             let jumped_to = matches!(
                 code.kind,
-                Some(CodeKind::Exception | CodeKind::Safepoint | CodeKind::Deoptimization)
+                Some(BlobKind::Exception | BlobKind::Safepoint | BlobKind::Deoptimization)
             );
             // Jumped to by an nmethod: its frame is the caller.
             let by_nmethod = self.code_at(found.pc.0).is_some_and(|(_, code)| code.kind.is_none());

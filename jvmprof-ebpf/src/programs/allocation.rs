@@ -49,7 +49,7 @@ macro_rules! add {
 }
 
 /// One event, in a process that is a target.
-struct Allocation {
+struct AllocationEvent {
     target: AllocationTarget,
     task: Task,
     tid: u32,
@@ -69,7 +69,8 @@ fn alloc_in_new_tlab(ctx: ProbeContext) -> u32 {
     // SAFETY: the context of an uprobe is the registers of the thread.
     let regs = unsafe { &*ctx.regs };
     let (tlab_start, tlab_bytes) = (regs.rsi, regs.rdx);
-    if let Some(allocation) = Allocation::of_target(&ctx, regs.rdi, regs.rcx, regs.r8, tlab_start, tlab_bytes)
+    if let Some(allocation) =
+        AllocationEvent::of_target(&ctx, regs.rdi, regs.rcx, regs.r8, tlab_start, tlab_bytes)
     {
         handle(&ctx, &allocation);
     }
@@ -81,7 +82,7 @@ fn alloc_in_new_tlab(ctx: ProbeContext) -> u32 {
 fn alloc_outside_tlab(ctx: ProbeContext) -> u32 {
     // SAFETY: as above.
     let regs = unsafe { &*ctx.regs };
-    if let Some(allocation) = Allocation::of_target(&ctx, regs.rdi, regs.rdx, regs.rcx, 0, 0) {
+    if let Some(allocation) = AllocationEvent::of_target(&ctx, regs.rdi, regs.rdx, regs.rcx, 0, 0) {
         handle(&ctx, &allocation);
     }
     0
@@ -92,13 +93,13 @@ fn alloc_outside_tlab(ctx: ProbeContext) -> u32 {
 fn alloc_thread_end(ctx: ProbeContext) -> u32 {
     // SAFETY: as above.
     let regs = unsafe { &*ctx.regs };
-    if let Some(allocation) = Allocation::of_target(&ctx, 0, 0, regs.rdi, 0, 0) {
+    if let Some(allocation) = AllocationEvent::of_target(&ctx, 0, 0, regs.rdi, 0, 0) {
         end_thread(&allocation);
     }
     0
 }
 
-impl Allocation {
+impl AllocationEvent {
     #[inline(always)]
     fn of_target(
         ctx: &ProbeContext,
@@ -147,7 +148,7 @@ impl Allocation {
 }
 
 #[inline(always)]
-fn handle(ctx: &ProbeContext, allocation: &Allocation) {
+fn handle(ctx: &ProbeContext, allocation: &AllocationEvent) {
     let Some(weighed) = follow(allocation) else { return };
     if weighed.bytes != 0 {
         keep(ctx, allocation, weighed);
@@ -156,7 +157,7 @@ fn handle(ctx: &ProbeContext, allocation: &Allocation) {
 
 /// The bytes that an event was kept for: see [`AllocationRecord`]. No bytes: it isn't kept.
 #[derive(Clone, Copy, Default)]
-struct Weighed {
+struct SampleDraw {
     bytes: u64,
     drawn: u64,
 }
@@ -164,7 +165,7 @@ struct Weighed {
 /// Follows the thread: adds to the totals what it has allocated since its last event, and chooses
 /// its buffer for a census.
 #[inline(always)]
-fn follow(allocation: &Allocation) -> Option<Weighed> {
+fn follow(allocation: &AllocationEvent) -> Option<SampleDraw> {
     let totals = totals_of(allocation.tgid)?;
     let Some(allocated) = allocation.allocated_bytes() else {
         add!(totals, unfollowed_events, 1);
@@ -183,7 +184,7 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
         }
         *state = new_thread(allocation, allocated);
     }
-    let mut weighed = Weighed::default();
+    let mut weighed = SampleDraw::default();
     if allocation.is_outside() {
         state.outside += allocation.object_bytes;
         add_outside(allocation, totals);
@@ -218,12 +219,12 @@ fn follow(allocation: &Allocation) -> Option<Weighed> {
         };
     }
     let is_kept = state.to_sample.is_reached(weighed.bytes, allocation.target.interval, random);
-    Some(if is_kept { weighed } else { Weighed::default() })
+    Some(if is_kept { weighed } else { SampleDraw::default() })
 }
 
 /// Counts what a thread that ends has allocated since its last event, and forgets it.
 #[inline(always)]
-fn end_thread(allocation: &Allocation) {
+fn end_thread(allocation: &AllocationEvent) {
     let Some(totals) = totals_of(allocation.tgid) else { return };
     let Some(state) = ALLOCATING_THREADS.get_ptr_mut(allocation.tid) else { return };
     // SAFETY: the state is this thread's, and only its own events touch it.
@@ -247,7 +248,7 @@ fn end_thread(allocation: &Allocation) {
 /// buffer with nothing else is never chosen.
 #[inline(always)]
 fn give_up(
-    allocation: &Allocation,
+    allocation: &AllocationEvent,
     totals: *mut AllocatedTotals,
     state: &mut AllocatingThread,
     used: u64,
@@ -264,7 +265,7 @@ fn give_up(
 
 /// Begins to follow a thread.
 #[inline(always)]
-fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) -> Option<Weighed> {
+fn begin(allocation: &AllocationEvent, totals: *mut AllocatedTotals, allocated: u64) -> Option<SampleDraw> {
     if !allocation.is_of_target() {
         return None;
     }
@@ -297,13 +298,13 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
     } else {
         add_first(allocation, totals);
     }
-    Some(Weighed { bytes: if is_kept { weighed } else { 0 }, drawn: 0 })
+    Some(SampleDraw { bytes: if is_kept { weighed } else { 0 }, drawn: 0 })
 }
 
 /// Returns the state of a thread that has had no event. What it allocated before counts, unless it
 /// is older than the profile.
 #[inline(always)]
-fn new_thread(allocation: &Allocation, allocated: u64) -> AllocatingThread {
+fn new_thread(allocation: &AllocationEvent, allocated: u64) -> AllocatingThread {
     let is_whole = allocation.task.start().unwrap_or(0) >= allocation.target.since_ns;
     AllocatingThread {
         thread: allocation.thread,
@@ -323,7 +324,7 @@ fn random() -> u32 {
 }
 
 #[inline(always)]
-fn name_tlab(allocation: &Allocation, state: &AllocatingThread, used: u64) {
+fn name_tlab(allocation: &AllocationEvent, state: &AllocatingThread, used: u64) {
     let record = TlabRecord {
         magic: TLAB_MAGIC,
         // SAFETY: helper without arguments.
@@ -344,7 +345,7 @@ fn name_tlab(allocation: &Allocation, state: &AllocatingThread, used: u64) {
 
 /// Walks and emits the stack of an event that is kept.
 #[inline(always)]
-fn keep(ctx: &ProbeContext, allocation: &Allocation, weighed: Weighed) {
+fn keep(ctx: &ProbeContext, allocation: &AllocationEvent, weighed: SampleDraw) {
     count(Event::Allocation, Counter::Taken);
     let Some(slot) = ScratchSlot::claim() else {
         count(Event::Allocation, Counter::UnwinderUnavailable);
@@ -365,7 +366,7 @@ fn keep(ctx: &ProbeContext, allocation: &Allocation, weighed: Weighed) {
 
 /// Appends the [`AllocationRecord`].
 #[inline(always)]
-fn push_record(scratch: &mut Scratch, allocation: &Allocation, weighed: Weighed) {
+fn push_record(scratch: &mut Scratch, allocation: &AllocationEvent, weighed: SampleDraw) {
     const { assert!(ALLOCATION_WORDS <= SAMPLE_WORDS) };
     let record = AllocationRecord {
         klass: allocation.klass,
@@ -389,14 +390,14 @@ fn totals_of(tgid: u32) -> Option<*mut AllocatedTotals> {
 
 /// Adds an object outside buffers to the totals, and to those of its class.
 #[inline(always)]
-fn add_outside(allocation: &Allocation, totals: *mut AllocatedTotals) {
+fn add_outside(allocation: &AllocationEvent, totals: *mut AllocatedTotals) {
     add!(totals, outside, allocation.object_bytes);
     add_to_class(allocation, totals, 0);
 }
 
 /// The same for the first object of a buffer, if it is large.
 #[inline(always)]
-fn add_first(allocation: &Allocation, totals: *mut AllocatedTotals) {
+fn add_first(allocation: &AllocationEvent, totals: *mut AllocatedTotals) {
     if allocation.large_bytes() != 0 {
         add!(totals, large_first, allocation.object_bytes);
         add_to_class(allocation, totals, 1);
@@ -404,7 +405,7 @@ fn add_first(allocation: &Allocation, totals: *mut AllocatedTotals) {
 }
 
 #[inline(always)]
-fn add_to_class(allocation: &Allocation, totals: *mut AllocatedTotals, is_first: u16) {
+fn add_to_class(allocation: &AllocationEvent, totals: *mut AllocatedTotals, is_first: u16) {
     let bytes = allocation.object_bytes;
     let key = CountedKey {
         klass: allocation.klass,

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
-use super::{Load, RecordSummary};
+use super::{LoadProcess, RecordSummary};
 use crate::files;
 use crate::paths;
 use crate::run::{command_line, run, stdout_text};
@@ -140,11 +140,11 @@ impl<'a> Traced<'a> {
     }
 
     /// Starts the program with many more turns than any recording lasts.
-    fn start_for_long(&self) -> anyhow::Result<Load> {
+    fn start_for_long(&self) -> anyhow::Result<LoadProcess> {
         let [program, arguments @ .., _turns] = &self.command[..] else {
             bail!("starting the program: its command is empty")
         };
-        Load::start(Command::new(program).args(arguments).arg("1000000"))
+        LoadProcess::start(Command::new(program).args(arguments).arg("1000000"))
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use super::{Load, RecordSummary, number, record};
+use super::{LoadProcess, RecordSummary, number, record};
 use crate::files;
 use crate::paths;
 use crate::run::run;
@@ -60,10 +60,10 @@ pub(super) fn start_warm(
     load: &str,
     seconds: u32,
     folder: &Path,
-) -> anyhow::Result<Load> {
+) -> anyhow::Result<LoadProcess> {
     let lasts = (u64::from(seconds) + WARM_UP.as_secs() + 10).to_string();
     let mut java = Command::new(jdk.home.join("bin/java"));
-    let jvm = Load::start(java.arg("-cp").arg(folder).args(["JvmLoad", load, &lasts]))?;
+    let jvm = LoadProcess::start(java.arg("-cp").arg(folder).args(["JvmLoad", load, &lasts]))?;
     thread::sleep(WARM_UP);
     Ok(jvm)
 }

@@ -249,8 +249,8 @@ fn cost(args: &BenchArgs, depth: u32, jvmprof: &Path, recurse: &Path) -> anyhow:
     let cpus = thread::available_parallelism().context("counting CPUs")?.get();
     // The loads outlive the recording, whose start takes a moment.
     let (depth_arg, lasts) = (depth.to_string(), (args.seconds + 5).to_string());
-    let load = || Load::start(Command::new(recurse).args([&depth_arg, &lasts]));
-    let loads = (0..cpus).map(|_| load()).collect::<anyhow::Result<Vec<Load>>>()?;
+    let load = || LoadProcess::start(Command::new(recurse).args([&depth_arg, &lasts]));
+    let loads = (0..cpus).map(|_| load()).collect::<anyhow::Result<Vec<LoadProcess>>>()?;
     let mut flags =
         vec!["-d".to_owned(), args.seconds.to_string(), "-F".to_owned(), args.frequency.to_string()];
     flags.extend(loads.iter().flat_map(|load| ["-p".to_owned(), load.pid().to_string()]));
@@ -266,9 +266,9 @@ fn cost(args: &BenchArgs, depth: u32, jvmprof: &Path, recurse: &Path) -> anyhow:
 
 /// A load that ends with this value.
 #[derive(Debug)]
-pub(crate) struct Load(Child);
+pub(crate) struct LoadProcess(Child);
 
-impl Load {
+impl LoadProcess {
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         use std::os::unix::process::CommandExt as _;
         let line = command_line(command);
@@ -282,7 +282,7 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for LoadProcess {
     fn drop(&mut self) {
         use nix::sys::signal::{Signal, killpg};
         if let Ok(group) = i32::try_from(self.0.id()) {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use crate::bench::{Function, Load, record};
+use crate::bench::{Function, LoadProcess, record};
 use crate::run::{command_line, stdout_text};
 
 /// Number of functions that are compared.
@@ -33,7 +33,7 @@ pub(crate) fn compare(
     seconds: u32,
     folder: &Path,
 ) -> anyhow::Result<PerfComparison> {
-    let load = Load::start(Command::new(load).arg((seconds + 5).to_string()))?;
+    let load = LoadProcess::start(Command::new(load).arg((seconds + 5).to_string()))?;
     let pid = load.pid().to_string();
     let seconds = seconds.to_string();
     let data = folder.join("perf.data");

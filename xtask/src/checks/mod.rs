@@ -6,6 +6,7 @@ mod import_graph;
 mod rust_source;
 mod structure;
 mod systemd_units;
+mod type_names;
 mod width;
 
 use std::fs;

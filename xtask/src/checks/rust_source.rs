@@ -1,5 +1,5 @@
-//! Imports of a Rust file, read without a parser: names that follow `use`, and paths that begin
-//! with `crate::` or `super::`.
+//! Imports and types of a Rust file, read without a parser: names that follow `use`, paths that
+//! begin with `crate::` or `super::`, and names that follow `struct` and its like.
 
 /// An imported path, and its name in the file; `None` for paths that aren't imported by `use`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,30 @@ pub(super) fn test_modules(source: &str) -> Vec<String> {
         Some(item.split_once("mod ")?.1.trim().to_owned())
     });
     declared.collect()
+}
+
+/// Returns the names of the types that a source defines outside of comments, strings and
+/// `#[cfg(test)]` items. Associated types, which are indented, aren't among them.
+pub(super) fn type_names(source: &str) -> Vec<String> {
+    let code = without_tests(&without_comments(source));
+    code.lines().filter_map(defined_type).map(str::to_owned).collect()
+}
+
+/// Returns the name of the type whose definition a line begins.
+fn defined_type(line: &str) -> Option<&str> {
+    let item = line.trim_start();
+    let item = item.strip_prefix("pub").map_or(item, |rest| match rest.split_once(')') {
+        Some((_, item)) if rest.starts_with('(') => item,
+        _ => rest,
+    });
+    let (keyword, rest) = item.trim_start().split_once(' ')?;
+    let is_type = match keyword {
+        "struct" | "enum" | "trait" | "union" => true,
+        "type" => !line.starts_with(' '),
+        _ => false,
+    };
+    let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+    (is_type && name.starts_with(|c: char| c.is_ascii_uppercase())).then_some(name)
 }
 
 /// Expands `a::{b, c::d as e}` to `a::b` and `a::c::d`.
@@ -136,6 +160,14 @@ mod tests {
             paths(source),
             ["crate::a", "crate::a::b::C", "crate::a::b::D", "crate::a::f", "super::h::i"]
         );
+    }
+
+    #[test]
+    fn types_are_found_where_they_are_defined_and_not_where_they_are_named() {
+        let source = "pub struct A;\npub(in crate::b) enum B<'a> {\n}\nfn f() {\n    struct C(u8);\n}\n\
+            type D = A;\nimpl E for A {\n    type F = B;\n}\n// struct G;\n\
+            #[cfg(test)]\nmod tests {\n    struct H;\n}\n";
+        assert_eq!(type_names(source), ["A", "B", "C", "D"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use serde_json::Value;
 
-use super::report::{END, JVM_RECORDINGS, Java, JvmRecording, Outcome, Recording, Step};
+use super::report::{END, JVM_RECORDINGS, Java, JvmRecording, Recording, Step, StepOutcome};
 use crate::run::KillOnDrop;
 
 /// Paths in the guest.
@@ -48,7 +48,7 @@ fn suite() -> anyhow::Result<()> {
         OpenOptions::new().write(true).open(REPORT).with_context(|| format!("opening {REPORT}"))?;
     step(&mut report, "programs", doctor)?;
     for mode in JVM_RECORDINGS {
-        step(&mut report, mode.name, || java(mode).map(Outcome::Java))?;
+        step(&mut report, mode.name, || java(mode).map(StepOutcome::Java))?;
     }
     writeln!(report, "{END}").context("reporting the end")
 }
@@ -64,21 +64,25 @@ fn prepare() -> anyhow::Result<()> {
 }
 
 /// Runs a step and reports it.
-fn step(report: &mut File, name: &str, work: impl FnOnce() -> anyhow::Result<Outcome>) -> anyhow::Result<()> {
+fn step(
+    report: &mut File,
+    name: &str,
+    work: impl FnOnce() -> anyhow::Result<StepOutcome>,
+) -> anyhow::Result<()> {
     eprintln!("init: {name}");
     let started = Instant::now();
-    let outcome = work().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+    let outcome = work().unwrap_or_else(|error| StepOutcome::Failed(format!("{error:#}")));
     let step = Step { name: name.to_owned(), seconds: started.elapsed().as_secs_f64(), outcome };
     let line = serde_json::to_string(&step).with_context(|| format!("encoding the report of {name}"))?;
     writeln!(report, "{line}").and_then(|()| report.flush()).with_context(|| format!("reporting {name}"))
 }
 
-fn doctor() -> anyhow::Result<Outcome> {
+fn doctor() -> anyhow::Result<StepOutcome> {
     let args = ["doctor", "--programs", "--json"];
     let output = Command::new(JVMPROF).args(args).output().with_context(|| format!("starting {JVMPROF}"))?;
     // It fails where something is missing, but prints its results all the same.
     match serde_json::from_slice(&output.stdout) {
-        Ok(found) => Ok(Outcome::Doctor(found)),
+        Ok(found) => Ok(StepOutcome::Doctor(found)),
         Err(_) => bail!(
             "parsing the output of `jvmprof doctor` ({}): {}",
             output.status,

@@ -11,15 +11,15 @@ use serde_json::Value;
 pub(crate) struct Step {
     pub(crate) name: String,
     pub(crate) seconds: f64,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: StepOutcome,
 }
 
 impl Step {
     /// Returns the parts that are worth keeping as files: name and contents.
     pub(crate) fn files(&self) -> Vec<(String, &str)> {
         match &self.outcome {
-            Outcome::Java(java) => vec![(format!("{}.folded", self.name.replace(' ', "")), &java.folded)],
-            Outcome::Doctor(found) => {
+            StepOutcome::Java(java) => vec![(format!("{}.folded", self.name.replace(' ', "")), &java.folded)],
+            StepOutcome::Doctor(found) => {
                 let programs = found["programs"].as_array().into_iter().flatten();
                 let logs = programs.filter_map(|program| {
                     let log = program["refused"]["log"].as_str()?;
@@ -27,7 +27,7 @@ impl Step {
                 });
                 logs.collect()
             }
-            Outcome::Failed(_) => Vec::new(),
+            StepOutcome::Failed(_) => Vec::new(),
         }
     }
 }
@@ -35,7 +35,7 @@ impl Step {
 /// The result of a step.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
+pub(crate) enum StepOutcome {
     /// Output of `jvmprof doctor --programs --json`.
     Doctor(Value),
     Java(Java),
@@ -135,15 +135,15 @@ pub(crate) fn parse(text: &str) -> (Vec<Step>, bool) {
 /// Evaluates a step: a text for the report, and an error if the step doesn't meet its requirements.
 pub(crate) fn evaluate(step: &Step) -> (String, anyhow::Result<()>) {
     match &step.outcome {
-        Outcome::Doctor(found) => evaluate_doctor(found),
-        Outcome::Java(java) => match JVM_RECORDINGS.iter().find(|mode| mode.name == step.name) {
+        StepOutcome::Doctor(found) => evaluate_doctor(found),
+        StepOutcome::Java(java) => match JVM_RECORDINGS.iter().find(|mode| mode.name == step.name) {
             Some(mode) => evaluate_java(mode, java),
             None => (
                 String::new(),
                 Err(anyhow::anyhow!("the guest of another version reported the step {}", step.name)),
             ),
         },
-        Outcome::Failed(why) => (String::new(), Err(anyhow::anyhow!("{why}"))),
+        StepOutcome::Failed(why) => (String::new(), Err(anyhow::anyhow!("{why}"))),
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_report_without_its_end_is_recognized() {
-        let step = Step { name: "java".into(), seconds: 0.5, outcome: Outcome::Failed("no".into()) };
+        let step = Step { name: "java".into(), seconds: 0.5, outcome: StepOutcome::Failed("no".into()) };
         let line = serde_json::to_string(&step).unwrap();
         let (steps, is_whole) = parse(&format!("{line}\r\n{}", &line[..line.len() / 2]));
         assert_eq!((steps.len(), is_whole), (1, false));

@@ -11,7 +11,7 @@ const FLAT_FACTOR: f64 = 1.1;
 const FLAT_KIB: f64 = 8192.0;
 
 impl Memory {
-    pub(super) fn look(&mut self, daemon: u32) {
+    pub(super) fn sample_rss(&mut self, daemon: u32) {
         let status = fs::read_to_string(format!("/proc/{daemon}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         self.0.extend(line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()));

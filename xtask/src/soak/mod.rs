@@ -279,7 +279,7 @@ impl Scene {
         while Instant::now() < until {
             if let Some((daemon, _)) = &mut self.daemon {
                 daemon.check()?;
-                self.memory.look(daemon.pid());
+                self.memory.sample_rss(daemon.pid());
             }
             if let Some(backend) = &mut self.backend {
                 backend.check()?;

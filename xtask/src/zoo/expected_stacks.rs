@@ -254,7 +254,7 @@ fn is_sleep(method: &JavaMethod) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::profile::Frame;
+    use super::super::profile::ReportedFrame;
     use super::super::test_stacks::{java, other, stack};
     use super::*;
 
@@ -299,8 +299,8 @@ mod tests {
 
     #[test]
     fn inlining_at_the_running_instruction_may_be_that_of_the_next_safepoint() {
-        let compared = |above: Option<Frame>, inlined: bool| {
-            let spin = Frame { is_inlined: inlined, ..java(D, "spin", "()V", 1) };
+        let compared = |above: Option<ReportedFrame>, inlined: bool| {
+            let spin = ReportedFrame { is_inlined: inlined, ..java(D, "spin", "()V", 1) };
             let below = [java(D, "deep", "()V", 1), java(D, "run", "()V", 1)];
             chain().compare(&stack(above.into_iter().chain([spin]).chain(below), 1))
         };

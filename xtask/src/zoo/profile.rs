@@ -21,7 +21,7 @@ const JVM: &str = "jvm";
 
 /// A frame as it is reported.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Frame {
+pub(super) struct ReportedFrame {
     pub(super) code: Code,
     /// 0 if there is none.
     pub(super) line: u32,
@@ -63,11 +63,11 @@ pub(super) struct JavaMethod {
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
     /// Leaf first, inlined ones included.
-    pub(super) frames: Vec<Rc<Frame>>,
+    pub(super) frames: Vec<Rc<ReportedFrame>>,
     pub(super) count: u64,
 }
 
-impl Frame {
+impl ReportedFrame {
     pub(super) fn java(&self) -> Option<&JavaMethod> {
         match &self.code {
             Code::Java(method) => Some(method),
@@ -79,7 +79,7 @@ impl Frame {
     pub(super) fn report_line(&self) -> String {
         match &self.code {
             Code::Java(method) => {
-                let Frame { file, line, bci, .. } = self;
+                let ReportedFrame { file, line, bci, .. } = self;
                 let at = bci.map(|bci| format!(" @ bci {bci}")).unwrap_or_default();
                 format!("{}.{}{} {file}:{line}{at}", method.class, method.name, method.descriptor)
             }
@@ -185,12 +185,12 @@ pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
         profile.mapping.iter().map(|mapping| (mapping.id, text(mapping.filename))).collect();
     let functions: HashMap<u64, &pprof::Function> =
         profile.function.iter().map(|function| (function.id, function)).collect();
-    let frames = |location: &pprof::Location| -> Vec<Rc<Frame>> {
+    let frames = |location: &pprof::Location| -> Vec<Rc<ReportedFrame>> {
         let mapping = mappings.get(&location.mapping_id).copied().unwrap_or_default();
         let frame = |(index, line): (usize, &pprof::Line)| {
             let function = functions.get(&line.function_id);
             let name = |of: fn(&pprof::Function) -> i64| function.map_or("", |function| text(of(function)));
-            Rc::new(Frame {
+            Rc::new(ReportedFrame {
                 code: classify(mapping, name(|f| f.name), name(|f| f.system_name)),
                 line: u32::try_from(line.line).unwrap_or(0),
                 bci: bytecode_index(line.column),
@@ -202,7 +202,7 @@ pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
         if location.line.is_empty() {
             let code = classify(mapping, "", "");
             let is_jvm_code = mapping == JVM;
-            return vec![Rc::new(Frame {
+            return vec![Rc::new(ReportedFrame {
                 code,
                 line: 0,
                 bci: None,
@@ -213,7 +213,7 @@ pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
         }
         location.line.iter().enumerate().map(frame).collect()
     };
-    let locations: HashMap<u64, Vec<Rc<Frame>>> =
+    let locations: HashMap<u64, Vec<Rc<ReportedFrame>>> =
         profile.location.iter().map(|location| (location.id, frames(location))).collect();
     let stack = |sample: &pprof::Sample| Stack {
         frames: sample.location_id.iter().filter_map(|id| locations.get(id)).flatten().cloned().collect(),

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::class_file::{Class, Instruction, Invoke, Method, Place};
 use super::class_path::ClassPath;
 use super::jvm_upcalls;
-use super::profile::{Code, Frame, JavaMethod, Stack, is_generated};
+use super::profile::{Code, JavaMethod, ReportedFrame, Stack, is_generated};
 
 /// A kind of error in a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,13 +57,13 @@ pub(super) struct StackReport {
     pub(super) lines_missing: u64,
 }
 
-type Edge = (Rc<Frame>, Rc<Frame>, bool);
+type Edge = (Rc<ReportedFrame>, Rc<ReportedFrame>, bool);
 
 /// Checks stacks against class files; results are cached.
 #[derive(Debug)]
 pub(super) struct Checker {
     classes: ClassPath,
-    frames: RefCell<HashMap<Rc<Frame>, CheckResult>>,
+    frames: RefCell<HashMap<Rc<ReportedFrame>, CheckResult>>,
     edges: RefCell<HashMap<Edge, CheckResult>>,
 }
 
@@ -75,7 +75,7 @@ impl Checker {
     /// Checks each frame, each pair of neighbours, and the root of a stack.
     pub(super) fn check(&self, stack: &Stack) -> StackReport {
         let mut report = StackReport::default();
-        let mut callee: Option<(usize, &Rc<Frame>)> = None;
+        let mut callee: Option<(usize, &Rc<ReportedFrame>)> = None;
         let mut through_native = false;
         for (at, frame) in stack.frames.iter().enumerate() {
             match frame.code {
@@ -133,7 +133,7 @@ impl Checker {
         (!can_allocate).then_some(StackError { wrong: Wrong::Allocation, at })
     }
 
-    fn frame(&self, frame: &Rc<Frame>) -> CheckResult {
+    fn frame(&self, frame: &Rc<ReportedFrame>) -> CheckResult {
         if let Some(known) = self.frames.borrow().get(frame) {
             return *known;
         }
@@ -142,7 +142,7 @@ impl Checker {
         verdict
     }
 
-    fn check_frame(&self, method: &JavaMethod, frame: &Frame) -> CheckResult {
+    fn check_frame(&self, method: &JavaMethod, frame: &ReportedFrame) -> CheckResult {
         let versions = self.classes.get(&method.class);
         let methods: Vec<&Method> = find(&versions, method).collect();
         if methods.is_empty() {
@@ -169,7 +169,12 @@ impl Checker {
         if is_placed { CheckResult::Right } else { CheckResult::LineMissing }
     }
 
-    fn edge(&self, caller: &Rc<Frame>, callee: &Rc<Frame>, through_native: bool) -> CheckResult {
+    fn edge(
+        &self,
+        caller: &Rc<ReportedFrame>,
+        callee: &Rc<ReportedFrame>,
+        through_native: bool,
+    ) -> CheckResult {
         let key = (Rc::clone(caller), Rc::clone(callee), through_native);
         if let Some(known) = self.edges.borrow().get(&key) {
             return *known;
@@ -185,7 +190,7 @@ impl Checker {
     fn check_edge(
         &self,
         from: &JavaMethod,
-        caller: &Frame,
+        caller: &ReportedFrame,
         to: &JavaMethod,
         through_native: bool,
     ) -> CheckResult {
@@ -245,7 +250,7 @@ impl Checker {
 }
 
 /// Returns the place of a frame in a method, as exactly as the frame has it.
-fn place(method: &Method, frame: &Frame) -> Place {
+fn place(method: &Method, frame: &ReportedFrame) -> Place {
     match frame.bci {
         Some(bci) => Place::Bytecode(bci),
         None if method.has_line(frame.line) => Place::Line(frame.line),

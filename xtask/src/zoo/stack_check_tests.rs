@@ -2,7 +2,7 @@
 //! `xtask/zoo/testdata/Edges.java`.
 
 use super::class_path::ClassPath;
-use super::profile::{Code, Frame, Stack};
+use super::profile::{Code, ReportedFrame, Stack};
 use super::stack_check::{Checker, Wrong};
 use super::test_stacks::{java, other, stack};
 
@@ -22,7 +22,7 @@ fn checker() -> Checker {
 
 /// Returns the errors of a stack (leaf first) except for its root, which is never a thread's first
 /// method here.
-fn wrongs(frames: impl IntoIterator<Item = Frame>) -> Vec<(Wrong, usize)> {
+fn wrongs(frames: impl IntoIterator<Item = ReportedFrame>) -> Vec<(Wrong, usize)> {
     let findings = checker().check(&stack(frames, 1)).findings;
     findings
         .iter()
@@ -31,11 +31,11 @@ fn wrongs(frames: impl IntoIterator<Item = Frame>) -> Vec<(Wrong, usize)> {
         .collect()
 }
 
-fn caller(line: u32) -> Frame {
+fn caller(line: u32) -> ReportedFrame {
     java(CALLER.0, CALLER.1, CALLER.2, line)
 }
 
-fn clinit(class: &str, line: u32) -> Frame {
+fn clinit(class: &str, line: u32) -> ReportedFrame {
     java(class, "<clinit>", "()V", line)
 }
 
@@ -83,7 +83,7 @@ fn wrong_lines_are_found() {
 
 #[test]
 fn another_source_file_is_found() {
-    let from = |file: &str| wrongs([Frame { file: file.to_owned(), ..java(BASE, "work", INT, 11) }]);
+    let from = |file: &str| wrongs([ReportedFrame { file: file.to_owned(), ..java(BASE, "work", INT, 11) }]);
     assert_eq!(from("Edges.java"), []);
     assert_eq!(from("Base.java"), [(Wrong::File, 0)]);
 }
@@ -100,7 +100,7 @@ fn missing_lines_are_counted_and_never_invented() {
 #[test]
 fn a_bytecode_index_stands_for_a_line_and_must_be_the_calls_own() {
     let calls = |bci: u32| {
-        let caller = Frame { bci: Some(bci), ..caller(0) };
+        let caller = ReportedFrame { bci: Some(bci), ..caller(0) };
         wrongs([java(BASE, "work", INT, 11), caller])
     };
     let fitting: Vec<u32> = (0..100).filter(|bci| calls(*bci).is_empty()).collect();
@@ -134,7 +134,7 @@ fn classes_are_initialised_where_they_are_used() {
 fn the_jvm_throws_what_the_instruction_can_throw() {
     let made = |name: &str| java(&format!("java/lang/{name}"), "<init>", "()V", 0);
     // There are no class files of the JDK here: their names are wrong, their edges are checked.
-    let edge = |frames: [Frame; 2]| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
+    let edge = |frames: [ReportedFrame; 2]| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
     assert!(!edge([made("ArrayIndexOutOfBoundsException"), caller(41)]));
     assert!(edge([made("ArithmeticException"), caller(41)]));
     assert!(!edge([made("ArithmeticException"), java(DERIVED, "other", INT, 29)]));
@@ -143,7 +143,7 @@ fn the_jvm_throws_what_the_instruction_can_throw() {
 #[test]
 fn method_handle_code_is_called_from_where_it_is_linked() {
     let linker = || java("java/lang/invoke/MethodHandleNatives", "linkCallSite", "()V", 0);
-    let edge = |frames: [Frame; 2]| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
+    let edge = |frames: [ReportedFrame; 2]| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
     assert!(!edge([linker(), java(EDGES, "lambda", "()Ljava/lang/Object;", 47)]));
     assert!(edge([linker(), java(EDGES, "lambda", "()Ljava/lang/Object;", 48)]));
     let lambda = || java("test/Edges$$Lambda/0x01", "get", "()Ljava/lang/Object;", 0);
@@ -156,7 +156,7 @@ fn classes_of_a_signature_are_loaded_anywhere_and_by_the_jvm_alone() {
     let load = || java("java/lang/ClassLoader", "loadClass", "(Ljava/lang/String;)Ljava/lang/Class;", 0);
     // The line has no instruction that refers to a class.
     let work = || java(BASE, "work", INT, 11);
-    let edge = |frames: Vec<Frame>| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
+    let edge = |frames: Vec<ReportedFrame>| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
     assert!(!edge(vec![load(), other(Code::Native("f".to_owned())), work()]));
     assert!(edge(vec![load(), work()]));
 }
@@ -174,7 +174,7 @@ fn native_code_does_not_make_the_calls_of_bytecode() {
 
 #[test]
 fn a_stack_that_begins_nowhere_is_found() {
-    let roots = |frames: Vec<Frame>| -> usize {
+    let roots = |frames: Vec<ReportedFrame>| -> usize {
         let checked: Stack = stack(frames, 1);
         let findings = checker().check(&checked).findings;
         findings.iter().filter(|finding| finding.wrong == Wrong::Root).count()

@@ -10,8 +10,8 @@ use std::io::IsTerminal;
 use serde::Serialize;
 
 use super::args::DoctorArgs;
-use super::jvms::hidden::HiddenProcesses;
 use super::jvms::host_search::{self, RunningJvm};
+use super::jvms::inaccessible_processes::InaccessibleProcesses;
 use super::stdout::print_text_or_json;
 use crate::sampler::ebpf::verifier_report::{ProgramReport, load_each};
 
@@ -67,7 +67,7 @@ struct DoctorReport {
     jvms: Vec<RunningJvm>,
     /// What can't be seen of the host's processes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    hidden: Option<HiddenProcesses>,
+    hidden: Option<InaccessibleProcesses>,
 }
 
 /// Runs the subcommand; the exit code says whether profiling works.
@@ -79,8 +79,13 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let status = checks.iter().map(|check| check.status).max().unwrap_or(CheckStatus::Ok);
     let programs = args.programs.then(|| load_each(&kernel_checks::idle())).transpose()?;
     let refused = programs.iter().flatten().filter(|program| program.refused.is_some()).count();
-    let report =
-        DoctorReport { status, checks, programs, jvms: host_search::find(), hidden: HiddenProcesses::now() };
+    let report = DoctorReport {
+        status,
+        checks,
+        programs,
+        jvms: host_search::find(),
+        hidden: InaccessibleProcesses::now(),
+    };
     print_text_or_json(&report, args.json)?;
     if status == CheckStatus::Missing {
         anyhow::bail!("profiling doesn't work here: see what is marked as missing");

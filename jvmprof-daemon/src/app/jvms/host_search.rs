@@ -126,8 +126,8 @@ impl RunningJvm {
                 jvm.libjvm = path.or_else(|| path_of(mappings, reader.image_start())).unwrap_or_default();
                 jvm.stub_rows_percent = Some(reader.stub_share());
                 jvm.names_compiled_code = reader.names_compiled_code();
-                jvm.version = Some(reader.facts.version);
-                jvm.main_class = reader.facts.main_class;
+                jvm.version = Some(reader.labels.version);
+                jvm.main_class = reader.labels.main_class;
             }
             Err(error) => {
                 jvm.libjvm = path.unwrap_or_default();

@@ -31,7 +31,7 @@ pub(in crate::app) struct JvmInspector {
     hotspot: Hotspot<LiveMemory>,
     rows: StubRows,
     blobs: Vec<CodeBlobDesc>,
-    pub(in crate::app) facts: JvmLabels,
+    pub(in crate::app) labels: JvmLabels,
 }
 
 /// The reason why a JVM can't be read.
@@ -118,8 +118,8 @@ impl JvmInspector {
         let (codelets, bytes) = hotspot.codelets()?;
         let start = Avma(hotspot.jvm().interpreter_start);
         rows.update(&hotspot.stub_blobs()?, &codelets, start, &bytes);
-        let (facts, _) = JvmLabels::read(&hotspot, pid);
-        Ok(Self { hotspot, rows, blobs, facts })
+        let (labels, _) = JvmLabels::read(&hotspot, pid);
+        Ok(Self { hotspot, rows, blobs, labels })
     }
 
     pub(in crate::app) fn image_start(&self) -> Avma {
@@ -155,9 +155,9 @@ impl JvmInspector {
         }
         let coverage = self.rows.coverage();
         Ok(JvmReport {
-            version: self.facts.version.clone(),
+            version: self.labels.version.clone(),
             vm_release: self.version().vm_release.clone(),
-            main_class: self.facts.main_class.clone(),
+            main_class: self.labels.main_class.clone(),
             flags: self.hotspot.flags().into_iter().filter(is_reported).collect(),
             code_heaps: self.heaps(),
             nmethods,

@@ -1,7 +1,7 @@
 //! The JVMs of this host, as `doctor`, `inspect` and `ps` report them.
 
-pub(super) mod hidden;
 pub(super) mod host_search;
+pub(super) mod inaccessible_processes;
 pub(super) mod inspector;
-pub(super) mod named;
+pub(super) mod process_arguments;
 pub(super) mod ps;

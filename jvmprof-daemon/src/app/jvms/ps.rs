@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::hidden::HiddenProcesses;
 use super::host_search;
+use super::inaccessible_processes::InaccessibleProcesses;
 use crate::app::args::PsArgs;
 use crate::app::stdout::print_text_or_json;
 use crate::hotspot::VmFlag;
@@ -33,10 +33,10 @@ struct JvmLine {
 }
 
 #[derive(Debug, Serialize)]
-struct JvmTable {
+struct JvmList {
     jvms: Vec<JvmLine>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    hidden: Option<HiddenProcesses>,
+    hidden: Option<InaccessibleProcesses>,
 }
 
 /// Runs the subcommand.
@@ -62,7 +62,7 @@ pub(in crate::app) fn run(args: &PsArgs) -> anyhow::Result<()> {
         cpu_percent: percent(jvm.pid),
         flags: jvm.flags().into_iter().filter(is_listed).collect(),
     });
-    let table = JvmTable { jvms: jvms.collect(), hidden: HiddenProcesses::now() };
+    let table = JvmList { jvms: jvms.collect(), hidden: InaccessibleProcesses::now() };
     print_text_or_json(&table, args.json)
 }
 
@@ -86,7 +86,7 @@ fn option(flag: &VmFlag) -> String {
     }
 }
 
-impl fmt::Display for JvmTable {
+impl fmt::Display for JvmList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.hidden, self.jvms.is_empty()) {
             (None, true) => writeln!(f, "no JVM runs")?,
@@ -149,6 +149,6 @@ mod tests {
         let expected = "     PID   %CPU  VERSION      MAIN CLASS AND FLAGS\n       \
             7    0.0  17\\u{1b}[8m  Shop\\u{1b}[2J\\n   1  0.0  17  sshd\n       \
             7    0.0  ?            /tmp/\\u{1b}]0;x\\u{7}\\njava\n";
-        assert_eq!(JvmTable { jvms, hidden: None }.to_string(), expected);
+        assert_eq!(JvmList { jvms, hidden: None }.to_string(), expected);
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::RecordArgs;
 use super::errors::{CommandError, UsageError, check_can_profile, with_causes};
-use super::jvms::named::pids_of;
+use super::jvms::process_arguments::pids_of;
 use super::native_options;
 use super::pipeline_options::options;
 use super::shutdown_signals::ShutdownSignals;
@@ -41,7 +41,7 @@ use summary::pauses::{JvmPauseSummary, jvm_names};
 use summary::threads::{THREAD_LABELS, ThreadShare, with_thread_frames};
 use target_end::{end_command, have_ended};
 use virtual_threads::VirtualThreadCounts;
-use wall_clock::WallClock;
+use wall_clock::ThreadClocks;
 
 /// Interval of polls for samples, and their longest duration before signals and time are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -119,7 +119,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let wall_clock =
-        events.has(EventType::Wall).then(|| WallClock::begin(&pids, pipeline.total_wait_times()));
+        events.has(EventType::Wall).then(|| ThreadClocks::begin(&pids, pipeline.total_wait_times()));
     let waits_are_sampled = events.sampled.contains(&EventType::OffCpu);
     let mut virtual_threads = waits_are_sampled.then(VirtualThreadCounts::begin);
     let (ended, startup_cpu) = sample_until_end(

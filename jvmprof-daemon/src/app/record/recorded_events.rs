@@ -7,7 +7,7 @@ use super::wall_clock::{ThreadSpans, wall_batch};
 use crate::app::args::EventArg;
 use crate::event_type::EventType;
 use crate::pipeline::off_cpu::OffCpuOptions;
-use crate::pipeline::{Flushed, PipelineOptions};
+use crate::pipeline::{PipelineOptions, WindowProfiles};
 use crate::profile::model::Batch;
 
 /// Samples of CPU time per second and CPU where they aren't recorded: JVMs are found by what runs.
@@ -69,7 +69,7 @@ impl RecordedEvents {
 
     /// Returns the profiles of the recorded events, in the order of [`EventType`]. `spans`: the
     /// threads' times, if wall-clock time is among them.
-    pub(super) fn batches(&self, flushed: Flushed, spans: Option<&ThreadSpans>) -> Vec<Batch> {
+    pub(super) fn batches(&self, flushed: WindowProfiles, spans: Option<&ThreadSpans>) -> Vec<Batch> {
         let Batch { start, duration, period, .. } = flushed.batch;
         let empty = |event| Batch { event, start, duration, period, series: Vec::new() };
         let mut batches: Vec<Batch> = self.sampled.iter().copied().map(empty).collect();

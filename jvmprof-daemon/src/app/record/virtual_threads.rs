@@ -183,13 +183,13 @@ fn rounded(threads: f64) -> u64 {
 }
 
 /// Cause, blocker and method.
-type Place<'a> = (&'static str, Option<&'a str>, &'a str);
+type WaitSite<'a> = (&'static str, Option<&'a str>, &'a str);
 /// Numbers of threads by their stacks.
-type Stacks<'a> = HashMap<Vec<&'a str>, f64>;
+type ThreadsByStack<'a> = HashMap<Vec<&'a str>, f64>;
 
 /// Returns where threads wait, the most first.
 fn rows(stacks: &[NamedWaitingStack]) -> Vec<VirtualWaitRow> {
-    let mut by_place: HashMap<Place<'_>, Stacks<'_>> = HashMap::new();
+    let mut by_place: HashMap<WaitSite<'_>, ThreadsByStack<'_>> = HashMap::new();
     for stack in stacks {
         let wait = virtual_wait(stack.state, &stack.methods).as_str();
         let names: Vec<&str> = stack.methods.iter().map(|name| name.as_deref().unwrap_or(UNKNOWN)).collect();
@@ -200,7 +200,7 @@ fn rows(stacks: &[NamedWaitingStack]) -> Vec<VirtualWaitRow> {
         let place = by_place.entry((wait, stack.blocker.as_deref(), method)).or_default();
         *place.entry(names).or_default() += stack.threads;
     }
-    let row = |((wait, blocker, method), stacks): (Place<'_>, Stacks<'_>)| {
+    let row = |((wait, blocker, method), stacks): (WaitSite<'_>, ThreadsByStack<'_>)| {
         let threads = rounded(stacks.values().sum());
         let most = stacks
             .into_iter()

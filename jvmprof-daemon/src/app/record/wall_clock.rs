@@ -52,7 +52,7 @@ struct ThreadTime {
 
 /// The threads of the recorded processes when the recording began.
 #[derive(Debug)]
-pub(super) struct WallClock {
+pub(super) struct ThreadClocks {
     began: u64,
     at_begin: HashMap<u32, ThreadTime>,
     /// What threads had waited, by their ids.
@@ -78,7 +78,7 @@ pub(super) struct ThreadSpan {
     stolen: u64,
 }
 
-impl WallClock {
+impl ThreadClocks {
     /// Reads the clocks of the threads that these processes have now. `waits`: what threads have
     /// waited up to now, by their ids.
     pub(super) fn begin(pids: &[u32], waits: HashMap<u32, TotalWaitTime>) -> Self {
@@ -393,7 +393,7 @@ mod tests {
         let ahead = now.saturating_sub(monotonic_ns());
         let began = now - 1000 * MS;
         let of = |ran, start, read_at| ThreadTime { ran, read_at, start, name: String::new() };
-        let clock = WallClock {
+        let clock = ThreadClocks {
             began,
             at_begin: HashMap::from([(8, of(40 * MS, in_ticks(began - 100 * MS), began))]),
             waits_at_begin: HashMap::new(),
@@ -466,7 +466,7 @@ mod tests {
 
     #[test]
     fn the_clocks_of_this_very_thread_say_how_long_it_ran_and_slept() {
-        let clock = WallClock::begin(&[std::process::id()], HashMap::new());
+        let clock = ThreadClocks::begin(&[std::process::id()], HashMap::new());
         std::thread::sleep(Duration::from_millis(300));
         let tid = nix::unistd::gettid().as_raw().cast_unsigned();
         let pid = std::process::id();

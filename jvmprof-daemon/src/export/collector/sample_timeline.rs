@@ -37,7 +37,7 @@ impl SampleTimeline {
         let (series, profiles) = query.selected(store);
         let group = query.group.as_ref().and_then(Group::of_series);
         let names = group.unwrap_or(&Group::Program).names(&series);
-        let mut rows = Rows::new(&series, &names, range);
+        let mut rows = TimelineRows::new(&series, &names, range);
         let mut bars = Bars::new(range);
         for profile in profiles {
             let start = profile.start.0.saturating_sub(range.start.0) as f64;
@@ -64,12 +64,12 @@ struct TimelineRow {
 }
 
 /// The groups that have rows of their own, and the bars of each; the last ones are all others'.
-struct Rows<'a> {
+struct TimelineRows<'a> {
     places: HashMap<&'a str, usize>,
     bars: Vec<Bars>,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> TimelineRows<'a> {
     fn new(series: &[SeriesInfo], names: &'a HashMap<&str, String>, range: TimeRange) -> Self {
         let mut samples: BTreeMap<&str, u64> = BTreeMap::new();
         for (info, name) in series.iter().filter_map(|info| Some((info, names.get(&*info.fingerprint)?))) {

@@ -204,7 +204,7 @@ impl LedgerEntry {
 
         let mut expected = self.run.spooled + moved;
         for (id, samples) in &self.in_transit {
-            let Some((_, delivered)) = found.settled.iter().find(|(settled, _)| settled == id) else {
+            let Some((_, delivered)) = found.finished.iter().find(|(finished, _)| finished == id) else {
                 continue;
             };
             let (samples, delivered) = (*samples, (*delivered).min(*samples));
@@ -460,8 +460,8 @@ mod tests {
         // Of three, two answers had come: one record was stored, of the other a part.
         let id = |index| RecordId { segment: 1, index };
         let in_transit = vec![(id(0), both(7)), (id(1), both(2)), (id(2), both(5))];
-        let settled = vec![(id(2), both(4)), (id(0), both(7))];
-        let found = SpoolRecovery { waiting: both(11), settled, interrupted: both(2), ..as_noted() };
+        let finished = vec![(id(2), both(4)), (id(0), both(7))];
+        let found = SpoolRecovery { waiting: both(11), finished, interrupted: both(2), ..as_noted() };
         let closed = LedgerEntry { in_transit, ..entry() }.reconcile(&found);
         assert_eq!((closed.delivered, closed.losses.possibly_lost), (both(50 + 11), both(12 + 1 + 2)));
         assert!(closed.losses.spool_damaged.is_none(), "{closed:?}");

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use super::backend::Backend;
 use super::bisection::{self, FailurePolicy, SendReport};
-use super::server_state::{ServerState, Ticket};
+use super::server_state::{RequestStart, ServerState};
 use super::sink_queue::{QueueState, SinkQueue, pause_after};
 use crate::event_type::SamplesByEvent;
 use crate::export::parca::{EncodedBatch, PushOutcome, PushRequest};
@@ -102,13 +102,13 @@ struct Sender {
 #[derive(Debug)]
 struct Attempt {
     origin: Origin,
-    ticket: Ticket,
+    start: RequestStart,
     tries: u32,
     samples: SamplesByEvent,
 }
 
 /// The end of its task.
-type Ended = Result<(task::Id, (Duration, SendReport)), JoinError>;
+type TaskResult = Result<(task::Id, (Duration, SendReport)), JoinError>;
 
 /// A series that failed so often by itself, others being taken each time in between, is refused.
 /// With the longest delays between two tries that takes five to ten minutes.
@@ -195,7 +195,7 @@ impl Sender {
             Some(_) => return SenderAction::Wait(None),
             None => {}
         }
-        if !self.under_way.is_empty() && !self.server.has_room() {
+        if !self.under_way.is_empty() && !self.server.has_capacity() {
             return SenderAction::Wait(None);
         }
         if let Some(request) = state.pop_fresh() {
@@ -286,7 +286,7 @@ impl Sender {
             send_again: self.sink_queue.options.send_again,
             divide: tries > 0 && self.server.has_delivered(),
         };
-        let ticket = self.server.begin(bytes, tries > 0);
+        let start = self.server.begin(bytes, tries > 0);
         let (backend, sink_queue) = (self.backend.clone(), Arc::clone(&self.sink_queue));
         let samples = request.samples_by_event();
         let task = self.under_way.spawn(async move {
@@ -295,14 +295,14 @@ impl Sender {
             let report = bisection::deliver(&backend, request, policy, deadline).await;
             (begun.elapsed(), report)
         });
-        self.attempts.insert(task.id(), Attempt { origin, ticket, tries, samples });
+        self.attempts.insert(task.id(), Attempt { origin, start, tries, samples });
     }
 
     /// Learns from the end of a request whether it is the server's fault or its own if it failed,
     /// and accounts for its samples.
-    async fn conclude(&mut self, ended: Ended) {
+    async fn conclude(&mut self, ended: TaskResult) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-        let Some(Attempt { mut origin, ticket, tries, samples }) = self.attempts.remove(&id) else { return };
+        let Some(Attempt { mut origin, start, tries, samples }) = self.attempts.remove(&id) else { return };
         let (took, mut report) = ended.map_or_else(
             |error| {
                 tracing::error!(sink = self.sink_queue.name, %error, "sending a request broke down");
@@ -311,7 +311,7 @@ impl Sender {
             },
             |(_, done)| done,
         );
-        self.server.end(ticket);
+        self.server.end(start);
         {
             let mut state = self.sink_queue.state();
             let counts = &mut state.counts;
@@ -322,13 +322,13 @@ impl Sender {
             counts.possibly_twice += report.possibly_twice;
         }
         if !report.delivered.is_none() {
-            if self.server.is_current(ticket) {
+            if self.server.is_current(start) {
                 self.answer_time = took;
             }
-            self.server.note_delivered(ticket);
+            self.server.note_delivered(start);
         }
-        let is_request_failure = self.server.is_current(ticket)
-            && (ticket.is_after_probe || tries > 0)
+        let is_request_failure = self.server.is_current(start)
+            && (start.is_after_probe || tries > 0)
             && report.possibly_lost.is_none();
         match report.problem.clone() {
             // A server that asks for time says that the reason is its own.
@@ -336,14 +336,14 @@ impl Sender {
                 self.schedule_retry(&problem, &mut report);
             }
             Some(problem) => {
-                self.note_failure(Some(ticket), &problem, report.retry_after);
+                self.note_failure(Some(start), &problem, report.retry_after);
                 if is_request_failure {
                     // Others go first: it may be this one for which the server asks for time.
                     report.to_retry.iter_mut().for_each(|request| request.tries = request.tries.max(1));
                     self.server.retries.note_failure(Instant::now());
                 }
             }
-            None if self.server.is_current(ticket) => {
+            None if self.server.is_current(start) => {
                 self.sink_queue.state().is_down = self.server.retry_at().is_some();
             }
             None => {}
@@ -407,9 +407,9 @@ impl Sender {
         );
     }
 
-    /// The server doesn't take a request, or (without a ticket) an empty one.
-    fn note_failure(&mut self, ticket: Option<Ticket>, problem: &str, retry_after: Option<Duration>) {
-        let Some(delay) = self.server.note_failure(ticket, retry_after, Instant::now()) else { return };
+    /// The server doesn't take a request, or (then `start` is `None`) an empty one.
+    fn note_failure(&mut self, start: Option<RequestStart>, problem: &str, retry_after: Option<Duration>) {
+        let Some(delay) = self.server.note_failure(start, retry_after, Instant::now()) else { return };
         self.sink_queue.state().is_down = true;
         let kept = if self.sink_queue.disk.is_some() { "in the spool" } else { "in memory" };
         tracing::warn!(

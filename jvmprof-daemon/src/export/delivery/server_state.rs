@@ -2,11 +2,11 @@
 //! at once.
 //!
 //! Several requests may be under way, so that one can fail while others are still without an
-//! answer. Each has a [`Ticket`]: what an answer says of the server counts only if nothing has
-//! failed since its request began.
+//! answer. Each has a [`RequestStart`]: what an answer says of the server counts only if nothing
+//! has failed since its request began.
 
 mod concurrency;
-mod retry_pace;
+mod retry_limiter;
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::options::DeliveryOptions;
 use concurrency::Concurrency;
-use retry_pace::RetryPace;
+use retry_limiter::RetryLimiter;
 
 /// Longest time that a server's `Retry-After` is kept to: a day there may be a mistake.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
@@ -25,7 +25,7 @@ pub(super) struct ServerState {
     options: DeliveryOptions,
     backoff: ExponentialBackoff,
     concurrency: Concurrency,
-    pub(super) retries: RetryPace,
+    pub(super) retries: RetryLimiter,
     /// Number of failures.
     epoch: u64,
     /// The time at which a server that doesn't take anything is probed again.
@@ -38,7 +38,7 @@ pub(super) struct ServerState {
 
 /// The server's state when a request began.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ticket {
+pub(super) struct RequestStart {
     epoch: u64,
     bytes: usize,
     /// It has failed before while others were taken.
@@ -68,7 +68,7 @@ impl ServerState {
             options: options.clone(),
             backoff: backoff(options),
             concurrency: Concurrency::new(max_concurrency),
-            retries: RetryPace::new(options.max_delay, Instant::now()),
+            retries: RetryLimiter::new(options.max_delay, Instant::now()),
             epoch: 0,
             retry_at,
             probe_answered: false,
@@ -82,8 +82,8 @@ impl ServerState {
     }
 
     /// Returns true if a further request may begin.
-    pub(super) fn has_room(&self) -> bool {
-        self.concurrency.has_room()
+    pub(super) fn has_capacity(&self) -> bool {
+        self.concurrency.has_capacity()
     }
 
     /// Returns true if something was delivered since the last failure.
@@ -97,36 +97,36 @@ impl ServerState {
     }
 
     /// A request of so many bytes begins. `is_retry`: it has failed before while others were taken.
-    pub(super) fn begin(&mut self, bytes: usize, is_retry: bool) -> Ticket {
+    pub(super) fn begin(&mut self, bytes: usize, is_retry: bool) -> RequestStart {
         self.concurrency.begin(bytes);
         if is_retry {
             self.retries.begin();
         }
         let is_after_probe = std::mem::take(&mut self.probe_answered);
-        Ticket { epoch: self.epoch, bytes, is_retry, is_after_probe }
+        RequestStart { epoch: self.epoch, bytes, is_retry, is_after_probe }
     }
 
     /// Ends a request, however it ended: what it means is noted afterwards.
-    pub(super) fn end(&mut self, ticket: Ticket) {
-        let is_current = self.is_current(ticket);
-        self.concurrency.end(ticket.bytes, is_current);
-        if is_current && ticket.is_retry {
+    pub(super) fn end(&mut self, start: RequestStart) {
+        let is_current = self.is_current(start);
+        self.concurrency.end(start.bytes, is_current);
+        if is_current && start.is_retry {
             self.retries.end();
         }
     }
 
     /// Returns true if nothing has failed since a request began.
-    pub(super) fn is_current(&self, ticket: Ticket) -> bool {
-        ticket.epoch == self.epoch
+    pub(super) fn is_current(&self, start: RequestStart) -> bool {
+        start.epoch == self.epoch
     }
 
     /// Something of a request was stored.
-    pub(super) fn note_delivered(&mut self, ticket: Ticket) {
-        if self.is_current(ticket) {
+    pub(super) fn note_delivered(&mut self, start: RequestStart) {
+        if self.is_current(start) {
             self.delivered_since_failure = true;
             self.backoff = backoff(&self.options);
             self.concurrency.note_delivered();
-            if ticket.is_retry {
+            if start.is_retry {
                 self.retries.note_delivered();
             }
         }
@@ -137,17 +137,17 @@ impl ServerState {
         (self.retry_at, self.probe_answered) = (None, true);
     }
 
-    /// A request failed, or (without a ticket) an empty one: nothing is sent for a while, and not
-    /// before the time that the server asks for. Gives the delay, unless the failure says nothing
-    /// that an earlier one hasn't said.
+    /// A request failed, or (then `start` is `None`) an empty one: nothing is sent for a while, and
+    /// not before the time that the server asks for. Gives the delay, unless the failure says
+    /// nothing that an earlier one hasn't said.
     pub(super) fn note_failure(
         &mut self,
-        ticket: Option<Ticket>,
+        start: Option<RequestStart>,
         retry_after: Option<Duration>,
         now: Instant,
     ) -> Option<Duration> {
         let asked = retry_after.map(|asked| asked.min(MAX_RETRY_AFTER));
-        if ticket.is_some_and(|ticket| !self.is_current(ticket)) {
+        if start.is_some_and(|start| !self.is_current(start)) {
             // By chance a little more, for the same reason as below. Its delays go on from where
             // the first failure has left them.
             let until = now + asked? + backoff(&self.options).next().unwrap_or_default();
@@ -180,44 +180,44 @@ mod tests {
     fn one_more_request_with_each_answer_and_a_single_one_after_a_failure() {
         let mut server = ServerState::new(&options(), 4, None);
         for expected in [1, 2, 3, 4, 4] {
-            let mut tickets = Vec::new();
-            while server.has_room() {
-                tickets.push(server.begin(1, false));
+            let mut starts = Vec::new();
+            while server.has_capacity() {
+                starts.push(server.begin(1, false));
             }
-            assert_eq!(tickets.len(), expected, "{server:?}");
-            tickets.iter().for_each(|ticket| server.end(*ticket));
-            server.note_delivered(tickets[0]);
+            assert_eq!(starts.len(), expected, "{server:?}");
+            starts.iter().for_each(|start| server.end(*start));
+            server.note_delivered(starts[0]);
         }
         let hanging: Vec<_> = (0..3).map(|_| server.begin(1, false)).collect();
-        let ticket = server.begin(1, false);
-        assert!(!server.has_room(), "{server:?}");
-        server.end(ticket);
-        assert!(server.note_failure(Some(ticket), None, Instant::now()).is_some());
+        let start = server.begin(1, false);
+        assert!(!server.has_capacity(), "{server:?}");
+        server.end(start);
+        assert!(server.note_failure(Some(start), None, Instant::now()).is_some());
         // What hangs since before the failure takes no room.
-        assert!(server.has_room(), "{server:?}");
+        assert!(server.has_capacity(), "{server:?}");
         let first = server.begin(1, false);
-        assert!(!server.has_room(), "{server:?}");
-        hanging.into_iter().for_each(|ticket| server.end(ticket));
-        assert!(!server.has_room(), "{server:?}");
+        assert!(!server.has_capacity(), "{server:?}");
+        hanging.into_iter().for_each(|start| server.end(start));
+        assert!(!server.has_capacity(), "{server:?}");
         server.end(first);
-        assert!(server.has_room(), "{server:?}");
+        assert!(server.has_capacity(), "{server:?}");
     }
 
     #[test]
     fn requests_that_fail_together_are_one_failure_and_late_answers_change_nothing() {
         let mut server = ServerState::new(&options(), 4, None);
-        let tickets: Vec<_> = (0..4).map(|_| server.begin(1, false)).collect();
-        assert!(server.note_failure(Some(tickets[0]), None, Instant::now()).is_some());
+        let starts: Vec<_> = (0..4).map(|_| server.begin(1, false)).collect();
+        assert!(server.note_failure(Some(starts[0]), None, Instant::now()).is_some());
         let until = server.retry_at();
-        assert_eq!(server.note_failure(Some(tickets[1]), None, Instant::now()), None);
-        server.note_delivered(tickets[2]);
+        assert_eq!(server.note_failure(Some(starts[1]), None, Instant::now()), None);
+        server.note_delivered(starts[2]);
         assert_eq!((server.retry_at(), server.has_delivered()), (until, false));
         server.begin(1, false);
-        assert!(!server.has_room(), "{server:?}");
+        assert!(!server.has_capacity(), "{server:?}");
         // But what it asks for is heeded, whichever answer says it.
         let asked = Duration::from_secs(60);
         let now = Instant::now();
-        let delay = server.note_failure(Some(tickets[3]), Some(asked), now).expect("a delay");
+        let delay = server.note_failure(Some(starts[3]), Some(asked), now).expect("a delay");
         assert!(delay >= asked, "{delay:?}");
         assert_eq!(server.retry_at(), Some(now + delay));
     }
@@ -227,12 +227,12 @@ mod tests {
         let asked = Duration::from_secs(60);
         let delay = |has_failed_before: bool| {
             let mut server = ServerState::new(&options(), 4, None);
-            let tickets = [server.begin(1, false), server.begin(1, false)];
+            let starts = [server.begin(1, false), server.begin(1, false)];
             let now = Instant::now();
             if has_failed_before {
-                server.note_failure(Some(tickets[0]), None, now);
+                server.note_failure(Some(starts[0]), None, now);
             }
-            server.note_failure(Some(tickets[1]), Some(asked), now).expect("a delay")
+            server.note_failure(Some(starts[1]), Some(asked), now).expect("a delay")
         };
         for has_failed_before in [false, true] {
             let delays: Vec<_> = (0..20).map(|_| delay(has_failed_before)).collect();
@@ -256,9 +256,9 @@ mod tests {
         let mut server = ServerState::new(&options(), 1, None);
         let delays: Vec<_> = (0..5)
             .map(|_| {
-                let ticket = server.begin(1, false);
-                server.end(ticket);
-                let delay = server.note_failure(Some(ticket), None, Instant::now()).expect("a delay");
+                let start = server.begin(1, false);
+                server.end(start);
+                let delay = server.note_failure(Some(start), None, Instant::now()).expect("a delay");
                 server.note_probe_answered();
                 delay
             })
@@ -272,9 +272,9 @@ mod tests {
     #[test]
     fn a_day_of_patience_is_too_much_to_ask_for() {
         let mut server = ServerState::new(&options(), 1, None);
-        let ticket = server.begin(1, false);
+        let start = server.begin(1, false);
         let day = Some(Duration::from_secs(86_400));
-        let delay = server.note_failure(Some(ticket), day, Instant::now()).expect("a delay");
+        let delay = server.note_failure(Some(start), day, Instant::now()).expect("a delay");
         assert!(delay > MAX_RETRY_AFTER && delay < MAX_RETRY_AFTER + Duration::from_secs(20), "{delay:?}");
     }
 }

@@ -272,8 +272,8 @@ async fn refused_in_the_end(
     while delivery.counts()[0].1.losses.refused.is_none() {
         assert!(started.elapsed() < PATIENCE, "{:?}", delivery.counts());
         // The others are taken meanwhile, as fast as the machine lets them.
-        let has_room = delivery.sinks[0].queue.capacity() > 0;
-        if has_room && delivery.counts()[0].1.waiting.total() <= room {
+        let has_capacity = delivery.sinks[0].queue.capacity() > 0;
+        if has_capacity && delivery.counts()[0].1.waiting.total() <= room {
             delivery.enqueue(others.clone());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -162,7 +162,7 @@ impl Spool {
         self.losses
     }
 
-    /// Keeps a request until it is settled. It is on disk when this returns. The oldest make room.
+    /// Keeps a request until it is finished. It is on disk when this returns. The oldest make room.
     ///
     /// # Errors
     /// There is no room on the disk, or the request alone is larger than the spool may be. What was
@@ -393,7 +393,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Removes a segment. A record of it that is being sent is still counted until it is settled.
+    /// Removes a segment. A record of it that is being sent is still counted until it is finished.
     fn evict_segment(&mut self, segment: &Segment) {
         let mut lost = SamplesByEvent::NONE;
         for record in &segment.pending {

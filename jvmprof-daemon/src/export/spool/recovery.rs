@@ -26,7 +26,7 @@ pub struct SpoolRecovery {
     /// stored, and it is sent again.
     pub sent_again: SamplesByEvent,
     /// Of the records that were asked for those that are over, and the samples that were delivered.
-    pub settled: Vec<(RecordId, SamplesByEvent)>,
+    pub finished: Vec<(RecordId, SamplesByEvent)>,
     /// Ever appended, as far as the files show.
     pub appended: SamplesByEvent,
     /// Places, not samples, where bytes were skipped that were no records: the last one of a crash,
@@ -60,9 +60,9 @@ impl Spool {
             let path = dir.join(segment::file_name(number));
             let (mut segment, inside) = Segment::scan(&path, number)?;
             found.damaged_places += inside.damaged_places;
-            let settled = inside.settled.into_iter();
-            let settled = settled.map(|(index, samples)| (RecordId { segment: number, index }, samples));
-            found.settled.extend(settled.filter(|(id, _)| unresolved.contains(id)));
+            let finished = inside.finished.into_iter();
+            let finished = finished.map(|(index, samples)| (RecordId { segment: number, index }, samples));
+            found.finished.extend(finished.filter(|(id, _)| unresolved.contains(id)));
             segment.samples_through = segment.samples_through.max(found.appended);
             found.appended = segment.samples_through;
             segments.push_back(segment);

@@ -67,7 +67,7 @@ pub(super) struct SegmentScan {
     /// Number of times that bytes had to be skipped.
     pub(super) damaged_places: u64,
     /// Records that are over, and how many of their samples were delivered.
-    pub(super) settled: Vec<(u32, SamplesByEvent)>,
+    pub(super) finished: Vec<(u32, SamplesByEvent)>,
 }
 
 impl Segment {
@@ -140,7 +140,7 @@ impl Segment {
             match mark {
                 RecordMark::Done { delivered } => {
                     let delivered = SamplesByEvent::of(header.event, delivered.into());
-                    found.settled.push((header.index, delivered));
+                    found.finished.push((header.index, delivered));
                 }
                 RecordMark::Waiting | RecordMark::Sending => {
                     segment.pending.push_back(PendingRecord {

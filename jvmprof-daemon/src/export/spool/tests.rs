@@ -180,7 +180,7 @@ fn a_record_that_was_being_sent_is_sent_again_only_if_that_is_allowed() {
         let taken = spool.take_next().expect("readable").expect("a record");
         drop(spool);
         let (spool, found) = Spool::open(dir.path(), options, &[taken.id]).expect("opens");
-        assert_eq!(found.settled, []);
+        assert_eq!(found.finished, []);
         let (over, again) = if send_again { (0, 5) } else { (5, 0) };
         assert_eq!((found.interrupted, found.sent_again), (cpu(over), cpu(again)));
         assert_eq!(found.waiting, cpu(7 + again));
@@ -201,7 +201,10 @@ fn what_became_of_a_record_is_known_after_a_crash() {
     spool.complete(taken.id, 3);
     drop(spool);
     let (_, found) = Spool::open(dir.path(), options(), &[taken.id]).expect("opens");
-    assert_eq!((found.settled, found.waiting, found.interrupted), (vec![(taken.id, cpu(3))], cpu(0), cpu(0)));
+    assert_eq!(
+        (found.finished, found.waiting, found.interrupted),
+        (vec![(taken.id, cpu(3))], cpu(0), cpu(0))
+    );
 }
 
 #[test]
@@ -222,7 +225,7 @@ fn of_several_records_under_way_each_has_an_end_of_its_own() {
     drop(spool);
     let unresolved: Vec<_> = taken.iter().map(|taken| taken.id).collect();
     let (mut spool, found) = Spool::open(dir.path(), options(), &unresolved).expect("opens");
-    assert_eq!(found.settled, [(taken[1].id, cpu(2))]);
+    assert_eq!(found.finished, [(taken[1].id, cpu(2))]);
     assert_eq!((found.interrupted, found.waiting), (cpu(1 + 4), cpu(3 + 5)));
     assert_eq!(drain(&mut spool), [3, 5]);
 }
@@ -371,7 +374,7 @@ fn a_segment_of_the_first_version_is_read_and_followed_by_one_of_this() {
     drop(spool);
     let (mut spool, found) = Spool::open(dir.path(), options, &[first.id]).expect("opens");
     assert_eq!(
-        (found.interrupted, found.settled),
+        (found.interrupted, found.finished),
         (cpu(3), vec![(first.id, cpu(1))]),
         "marks are where they were"
     );

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::directory_scan::{Leftovers, Strangers, scan};
+use super::directory_scan::{ForeignFiles, Leftovers, scan};
 use super::{Store, StoreError, StoreOptions, StoreState, file_names, staged_files};
 use crate::export::directory_lock::DirectoryLock;
 
@@ -32,7 +32,7 @@ pub(super) enum Access {
 
 /// The last read of a directory that another process writes to.
 #[derive(Debug)]
-pub(super) struct Following(Mutex<LastRead>);
+pub(super) struct DirectoryFollower(Mutex<LastRead>);
 
 #[derive(Debug)]
 struct LastRead {
@@ -54,7 +54,7 @@ impl Store {
     pub fn open(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         staged_files::create_dir(&file_names::series_root(dir))?;
         let lock = lock(dir)?;
-        let state = scan(dir, options.max_label_bytes, Leftovers::Remove, Strangers::Report)?;
+        let state = scan(dir, options.max_label_bytes, Leftovers::Remove, ForeignFiles::Report)?;
         let store = Self::new(dir, options, Access::Write, state);
         *store.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
         store.remove_over_limit();
@@ -68,7 +68,7 @@ impl Store {
     /// The directory isn't there, isn't a store's, or can't be listed.
     pub fn open_for_reading(dir: &Path) -> Result<Self, StoreError> {
         let options = StoreOptions::default();
-        let state = scan(dir, options.max_label_bytes, Leftovers::Leave, Strangers::Report);
+        let state = scan(dir, options.max_label_bytes, Leftovers::Leave, ForeignFiles::Report);
         let state = state.map_err(|error| match error {
             StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound && dir.is_dir() => {
                 StoreError::NoStore { dir: dir.to_owned() }
@@ -95,7 +95,7 @@ impl Store {
             }
             Err(error) => return Err(error),
         }
-        let state = scan(dir, options.max_label_bytes, Leftovers::Leave, Strangers::Report)?;
+        let state = scan(dir, options.max_label_bytes, Leftovers::Leave, ForeignFiles::Report)?;
         Ok(Self::new(dir, options, Access::WriteWhenNeeded, state).following())
     }
 
@@ -108,7 +108,7 @@ impl Store {
     #[must_use]
     pub fn following(self) -> Self {
         let last_read = LastRead { ended: Instant::now(), took: Duration::ZERO };
-        Self { following: Some(Following(Mutex::new(last_read))), ..self }
+        Self { following: Some(DirectoryFollower(Mutex::new(last_read))), ..self }
     }
 
     /// Reads the directory again, for readers. A writer knows what it wrote: nothing happens.
@@ -127,15 +127,15 @@ impl Store {
         Ok(())
     }
 
-    /// Strangers were reported when it was read for the first time.
+    /// Foreign files were reported when it was read for the first time.
     fn scan_again(&self, leftovers: Leftovers) -> Result<StoreState, StoreError> {
-        scan(&self.dir, self.options.max_label_bytes, leftovers, Strangers::Ignore)
+        scan(&self.dir, self.options.max_label_bytes, leftovers, ForeignFiles::Ignore)
     }
 
     /// Reads a directory that is followed again, unless that was done a moment ago or is being
     /// done.
     pub(super) fn refresh_if_stale(&self) {
-        let Some(Following(last_read)) = &self.following else { return };
+        let Some(DirectoryFollower(last_read)) = &self.following else { return };
         let Ok(mut last_read) = last_read.try_lock() else { return };
         // Who is about to write doesn't keep readers waiting.
         let Ok(writer) = self.writer.try_lock() else { return };
@@ -169,7 +169,7 @@ impl Store {
         let mut state = self.state();
         state.index = read.index;
         state.counters.leftovers_removed += read.counters.leftovers_removed;
-        // Strangers of which some were found at opening.
+        // Foreign files of which some were found at opening.
         state.counters.skipped = state.counters.skipped.max(read.counters.skipped);
         drop(state);
         *writer = Some(lock);

@@ -19,9 +19,9 @@ pub(super) enum Leftovers {
     Leave,
 }
 
-/// The treatment of strangers: a directory that is followed is read again and again.
+/// The treatment of foreign files: a directory that is followed is read again and again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Strangers {
+pub(super) enum ForeignFiles {
     Report,
     Ignore,
 }
@@ -30,7 +30,7 @@ struct DirectoryScan {
     index: StoreIndex,
     counters: StoreCounters,
     leftovers: Leftovers,
-    strangers: Strangers,
+    foreign_files: ForeignFiles,
     max_label_bytes: u64,
 }
 
@@ -42,11 +42,11 @@ pub(super) fn scan(
     dir: &Path,
     max_label_bytes: u64,
     leftovers: Leftovers,
-    strangers: Strangers,
+    foreign_files: ForeignFiles,
 ) -> Result<StoreState, StoreError> {
     let root = file_names::series_root(dir);
     let (index, counters) = (StoreIndex::default(), StoreCounters::default());
-    let mut scan = DirectoryScan { index, counters, leftovers, strangers, max_label_bytes };
+    let mut scan = DirectoryScan { index, counters, leftovers, foreign_files, max_label_bytes };
     for entry in fs::read_dir(&root).map_err(StoreError::io("list", &root))? {
         let entry = entry.map_err(StoreError::io("list", &root))?;
         scan.series(&entry);
@@ -60,7 +60,7 @@ pub(super) fn scan(
 impl DirectoryScan {
     fn skip(&mut self, path: &Path, reason: &dyn std::fmt::Display) {
         self.counters.skipped += 1;
-        if self.strangers == Strangers::Ignore {
+        if self.foreign_files == ForeignFiles::Ignore {
             return;
         }
         tracing::warn!(path = %path.display(), %reason, "left alone in the store");
@@ -74,8 +74,10 @@ impl DirectoryScan {
         };
         let (labels, label_bytes) = match read_labels(&path.join(file_names::LABELS)) {
             Ok(labels) => labels,
-            Err(Unreadable::Absent) => return self.unlabelled(&path),
-            Err(Unreadable::Broken(reason)) => return self.skip(&path.join(file_names::LABELS), &reason),
+            Err(LabelsReadError::Absent) => return self.unlabelled(&path),
+            Err(LabelsReadError::Broken(reason)) => {
+                return self.skip(&path.join(file_names::LABELS), &reason);
+            }
         };
         let of_all = self.index.label_bytes().saturating_add(label_set_bytes(&labels) as u64);
         if of_all > self.max_label_bytes {
@@ -157,16 +159,16 @@ impl DirectoryScan {
     }
 }
 
-enum Unreadable {
+enum LabelsReadError {
     Absent,
     Broken(String),
 }
 
-fn read_labels(path: &Path) -> Result<(LabelSet, u64), Unreadable> {
-    let broken = |error: &dyn std::fmt::Display| Unreadable::Broken(error.to_string());
+fn read_labels(path: &Path) -> Result<(LabelSet, u64), LabelsReadError> {
+    let broken = |error: &dyn std::fmt::Display| LabelsReadError::Broken(error.to_string());
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(Unreadable::Absent),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(LabelsReadError::Absent),
         Err(error) => return Err(broken(&error)),
     };
     let mut text = Vec::new();

@@ -85,7 +85,7 @@ pub struct Store {
     /// I/O. The file is the directory's lock, which only its one writer has.
     writer: Mutex<Option<DirectoryLock>>,
     /// `None`: the directory is read again only by [`Store::refresh`].
-    following: Option<access::Following>,
+    following: Option<access::DirectoryFollower>,
     state: Mutex<StoreState>,
 }
 

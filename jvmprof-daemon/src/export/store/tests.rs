@@ -1,4 +1,4 @@
-//! The store on a real file system: crashes, strangers, limits.
+//! The store on a real file system: crashes, foreign files, limits.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -143,7 +143,7 @@ fn a_shared_store_counts_what_it_removes_when_it_becomes_the_writer() {
 }
 
 #[test]
-fn strangers_are_reported_and_left_alone() {
+fn foreign_files_are_reported_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     open(dir.path()).append(&[new(&[("pid", "1")], 5, 100)]).unwrap();
     let folder = series_dir(dir.path());

@@ -239,7 +239,7 @@ impl CodeHeapFields {
         let mut blobs = Vec::new();
         // In pieces, so that a large heap doesn't take all its headers' memory at once.
         for places in places.chunks(8192) {
-            let headers = memory.read_stretches(places);
+            let headers = memory.read_ranges(places);
             let raw: Vec<UnnamedBlob> = places
                 .iter()
                 .zip(headers)
@@ -342,7 +342,7 @@ pub(crate) fn with_code(blobs: Vec<CodeBlobDesc>, memory: &impl ProcessMemory) -
         (blob.code.start, len as usize)
     };
     let places: Vec<(Avma, usize)> = blobs.iter().map(place).collect();
-    let bytes = memory.read_stretches(&places);
+    let bytes = memory.read_ranges(&places);
     let all = blobs.into_iter().zip(bytes);
     all.filter_map(|(blob, bytes)| Some(StubBlob { blob, bytes: bytes?.into() })).collect()
 }

@@ -257,7 +257,7 @@ impl NmethodFields {
             places.extend([header.pcs, header.scopes, header.metadata]);
         }
         places.extend(wanted.iter().map(|(id, _)| self.header_place(id.blob)));
-        let mut read = memory.read_stretches(&places);
+        let mut read = memory.read_ranges(&places);
         let again = read.split_off(wanted.len() * 3);
         let mut parts = read.into_iter();
         let each = wanted.iter().zip(again);
@@ -300,7 +300,7 @@ impl NmethodFields {
         memory: &impl ProcessMemory,
     ) -> Vec<CompiledMethod> {
         let places: Vec<(Avma, usize)> = blobs.iter().map(|blob| self.header_place(blob.address)).collect();
-        let headers = memory.read_stretches(&places);
+        let headers = memory.read_ranges(&places);
         let parse = |(blob, bytes): (&CodeBlobDesc, Option<Vec<u8>>)| {
             let bytes = bytes?;
             let header = bytes.get(self.block_bytes..)?;

@@ -44,7 +44,7 @@ impl ScopeDesc {
 
 /// The error of debug information that can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct ScopeDescError;
 
 /// The debug information that HotSpot takes for a pc: that of the very pc, for the return address
 /// of a call, else that of the next place behind it. Never that of a place before it: what has run
@@ -57,7 +57,7 @@ pub fn find(descs: &[PcDesc], pc_offset: u32) -> Option<PcDesc> {
 
 /// Returns true if a pc is behind all places with debug information: in the stubs at the end of an
 /// nmethod.
-pub fn is_behind_all(descs: &[PcDesc], pc_offset: u32) -> bool {
+pub fn is_past_last_desc(descs: &[PcDesc], pc_offset: u32) -> bool {
     !descs.is_empty() && find(descs, pc_offset).is_none_or(|desc| desc.scope == NO_SCOPE)
 }
 
@@ -65,7 +65,11 @@ pub fn is_behind_all(descs: &[PcDesc], pc_offset: u32) -> bool {
 ///
 /// # Errors
 /// The stream ends early, is cyclic or deeper than any inlining.
-pub fn chain(stream: &[u8], desc: PcDesc, encoding: Unsigned5Encoding) -> Result<Vec<ScopeDesc>, Malformed> {
+pub fn chain(
+    stream: &[u8],
+    desc: PcDesc,
+    encoding: Unsigned5Encoding,
+) -> Result<Vec<ScopeDesc>, ScopeDescError> {
     if desc.scope == NO_SCOPE {
         // Behind all places with debug information: only the outermost method is sure.
         return Ok(vec![ScopeDesc { method: None, bci: ENTRY_BCI }]);
@@ -74,19 +78,19 @@ pub fn chain(stream: &[u8], desc: PcDesc, encoding: Unsigned5Encoding) -> Result
     let mut at = desc.scope;
     while at != NO_SCOPE {
         if scopes.len() == MAX_DEPTH {
-            return Err(Malformed);
+            return Err(ScopeDescError);
         }
         let mut reader = Unsigned5Reader::new(stream, at as usize, encoding);
-        let mut next = || reader.unsigned().ok_or(Malformed);
+        let mut next = || reader.unsigned().ok_or(ScopeDescError);
         let (sender, method, bci) = (next()?, next()?, next()?);
         let bci = bci.cast_signed().wrapping_add(ENTRY_BCI);
         if method == 0 || !(-16..=i32::from(u16::MAX)).contains(&bci) {
-            return Err(Malformed);
+            return Err(ScopeDescError);
         }
         scopes.push(ScopeDesc { method: Some(method), bci });
         // Senders are written before those that they call, so a chain only goes back.
         if sender >= at {
-            return Err(Malformed);
+            return Err(ScopeDescError);
         }
         at = sender;
     }
@@ -140,9 +144,9 @@ mod tests {
         assert_eq!(scope(41), Some(0), "behind the last safepoint only the method itself is sure");
         assert_eq!(scope(u32::MAX), None);
         assert_eq!(find(&[], 3), None);
-        let is_behind_all = |pc| is_behind_all(&descs(), pc);
-        assert_eq!([0, 40, 41, u32::MAX].map(is_behind_all), [false, false, true, true]);
-        assert!(!super::is_behind_all(&[], 3), "a native method's wrapper has no places at all");
+        let is_past_last_desc = |pc| is_past_last_desc(&descs(), pc);
+        assert_eq!([0, 40, 41, u32::MAX].map(is_past_last_desc), [false, false, true, true]);
+        assert!(!super::is_past_last_desc(&[], 3), "a native method's wrapper has no places at all");
     }
 
     #[test]
@@ -166,11 +170,11 @@ mod tests {
     fn cycles_and_garbage_are_refused() {
         let chain =
             |stream: &[u8]| chain(stream, PcDesc { pc_offset: 0, scope: 1 }, Unsigned5Encoding::WithZero);
-        assert_eq!(chain(&[0, 1, 2, 8, 0, 0, 0]), Err(Malformed), "its own sender");
-        assert_eq!(chain(&[0, 5, 2, 8, 0, 0, 0]), Err(Malformed), "forwards");
-        assert_eq!(chain(&[0, 0, 0, 8, 0, 0, 0]), Err(Malformed), "no method");
-        assert_eq!(chain(&[0, 0, 2]), Err(Malformed), "cut short");
-        assert_eq!(chain(&[]), Err(Malformed));
+        assert_eq!(chain(&[0, 1, 2, 8, 0, 0, 0]), Err(ScopeDescError), "its own sender");
+        assert_eq!(chain(&[0, 5, 2, 8, 0, 0, 0]), Err(ScopeDescError), "forwards");
+        assert_eq!(chain(&[0, 0, 0, 8, 0, 0, 0]), Err(ScopeDescError), "no method");
+        assert_eq!(chain(&[0, 0, 2]), Err(ScopeDescError), "cut short");
+        assert_eq!(chain(&[]), Err(ScopeDescError));
         let descs = [PcDesc { pc_offset: 0, scope: 1 }];
         assert_eq!(
             methods(&[0, 1, 2, 8], &descs, Unsigned5Encoding::WithZero),

@@ -124,7 +124,7 @@ impl CallFields {
         let constant = |index: u16, wanted: &[u8]| {
             let at = Avma(pool.checked_add(self.pool_bytes + 8 * u64::from(index))?);
             let tag = (Avma(tags.checked_add(index.into())?), 1);
-            let [tag, value] = <[_; 2]>::try_from(memory.read_stretches(&[tag, (at, 8)])).ok()?;
+            let [tag, value] = <[_; 2]>::try_from(memory.read_ranges(&[tag, (at, 8)])).ok()?;
             let is_wanted = u32::from(index) < length && wanted.contains(tag?.first()?);
             if is_wanted { field::u64(&value?, 0) } else { None }
         };

@@ -13,12 +13,12 @@ const SOON_NS: u64 = 30_000_000;
 
 /// The time of the sample for which is read now, and the time now: `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SampleTimes {
+pub struct ReadTimes {
     pub sampled_ns: u64,
     pub now_ns: u64,
 }
 
-impl SampleTimes {
+impl ReadTimes {
     /// Nothing happens between sample and reading: for a process that is stopped, or an image of
     /// one.
     pub const STOPPED: Self = Self { sampled_ns: 0, now_ns: 0 };
@@ -36,7 +36,7 @@ impl ClassUnloads {
     /// Returns true if what has just been read is what was there when it was sampled, as far as the
     /// JVM's `count` says, which was read behind it, at
     /// `read_ns`. A JVM that doesn't count is believed.
-    pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: SampleTimes, read_ns: u64) -> bool {
+    pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: ReadTimes, read_ns: u64) -> bool {
         let Some(count) = count else { return true };
         if self.count.swap(count, Ordering::Relaxed) != count {
             self.since_ns.store(read_ns, Ordering::Relaxed);
@@ -55,7 +55,7 @@ mod tests {
     fn what_is_read_late_is_believed_if_no_class_was_unloaded_since() {
         let unloads = ClassUnloads::default();
         let at = |count: u64, sampled_ms: u64, now_ms: u64| {
-            let times = SampleTimes { sampled_ns: sampled_ms * 1_000_000, now_ns: now_ms * 1_000_000 };
+            let times = ReadTimes { sampled_ns: sampled_ms * 1_000_000, now_ns: now_ms * 1_000_000 };
             unloads.is_as_sampled(Some(count), times, times.now_ns)
         };
         assert!(at(0, 0, 500), "a JVM that starts has unloaded none");
@@ -64,13 +64,13 @@ mod tests {
         assert!(at(3, 600, 900));
         assert!(!at(3, 599, 900), "nobody knows whether it was before or behind");
         assert!(!at(4, 900, 1_000));
-        assert!(unloads.is_as_sampled(None, SampleTimes { sampled_ns: 0, now_ns: 1 << 40 }, 1 << 40));
+        assert!(unloads.is_as_sampled(None, ReadTimes { sampled_ns: 0, now_ns: 1 << 40 }, 1 << 40));
     }
 
     #[test]
     fn a_count_holds_since_it_was_read_not_since_the_naming_began() {
         let unloads = ClassUnloads::default();
-        let times = |sampled_ns: u64, now_ns: u64| SampleTimes { sampled_ns, now_ns };
+        let times = |sampled_ns: u64, now_ns: u64| ReadTimes { sampled_ns, now_ns };
         let read_ns = 3 * SOON_NS;
         assert!(!unloads.is_as_sampled(Some(1), times(0, 2 * SOON_NS), read_ns));
         let between = times(5 * SOON_NS / 2, 9 * SOON_NS);

@@ -139,7 +139,7 @@ fn replaced(lookup: FieldLookup<'_>) -> Result<Option<(usize, u32)>, HotspotErro
 #[derive(Debug)]
 pub(crate) struct MethodReads {
     method: Avma,
-    /// All stretches that were read, for [`method_identity`].
+    /// All ranges that were read, for [`method_identity`].
     read: Vec<(u64, Vec<u8>)>,
     const_method: u64,
     pool: u64,
@@ -173,7 +173,7 @@ impl MethodReads {
 /// Methods that were read so far, each with what is wrong with it, if so.
 type AllMethodReads = Vec<Result<MethodReads, NamingError>>;
 
-/// Reads one more stretch of each method that is still in play: `place` says which, and what is
+/// Reads one more range of each method that is still in play: `place` says which, and what is
 /// missing if it can't.
 fn round(
     readings: &mut AllMethodReads,
@@ -186,16 +186,16 @@ fn round(
         let mut wanted = Vec::new();
         if let Ok(known) = reading {
             match place(known) {
-                Some(stretches) => wanted = stretches,
+                Some(ranges) => wanted = ranges,
                 None => *reading = Err(NamingError::Metadata),
             }
         }
         counts.push(wanted.len());
         places.extend(wanted.into_iter().map(|(address, len)| (Avma(address), len)));
     }
-    let mut stretches = places.iter().zip(memory.read_stretches(&places));
+    let mut ranges = places.iter().zip(memory.read_ranges(&places));
     for (reading, count) in readings.iter_mut().zip(counts) {
-        for ((address, _), bytes) in stretches.by_ref().take(count) {
+        for ((address, _), bytes) in ranges.by_ref().take(count) {
             match (&mut *reading, bytes) {
                 (Ok(reading), Some(bytes)) => reading.read.push((address.0, bytes)),
                 (reading, None) => *reading = Err(NamingError::Unreadable),
@@ -298,7 +298,7 @@ pub(crate) fn identify_again(
             ]
         })
         .collect();
-    let words = memory.read_stretches(&places);
+    let words = memory.read_ranges(&places);
     let each = places.chunks(7).zip(words.chunks(7)).zip(readings);
     each.map(|((places, words), known)| {
         let read = places.iter().zip(words).filter_map(|((at, _), word)| Some((at.0, word.clone()?)));

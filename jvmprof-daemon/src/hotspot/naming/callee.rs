@@ -1,9 +1,9 @@
 //! The method that a frame's call leads to, by the bytecode at which the frame waits.
 
 use super::java_frames::PhysicalFrame;
-use crate::hotspot::attach::Hotspot;
 use crate::hotspot::code_cache::nmethod::NmethodId;
 use crate::hotspot::java_cache::{JavaCache, MethodKey};
+use crate::hotspot::jvm_reader::Hotspot;
 use crate::hotspot::methods::call_operands::Callee;
 use crate::hotspot::methods::method::identify;
 use crate::hotspot::process_memory::{ProcessMemory, field};

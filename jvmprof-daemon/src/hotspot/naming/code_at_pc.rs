@@ -1,13 +1,13 @@
 //! Description of the code at an address of a JVM, for people.
 
 use super::java_frames::{JavaFrames, PhysicalFrame};
-use crate::hotspot::attach::Hotspot;
 use crate::hotspot::code_cache::code_heaps::CodeBlobDesc;
 use crate::hotspot::code_cache::interpreter_codelets::InterpreterCodelet;
 use crate::hotspot::code_cache::nmethod::CompiledMethod;
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::error::NamingError;
 use crate::hotspot::java_cache::JavaCache;
+use crate::hotspot::jvm_reader::Hotspot;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::hotspot::runtime_state::java_threads::JavaThread;
 use crate::hotspot::runtime_state::vm_flags::VmFlag;

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::clock::monotonic_ns;
-use crate::hotspot::attach::Hotspot;
 use crate::hotspot::code_cache::nmethod::{NmethodDebugInfo, NmethodId};
 use crate::hotspot::code_cache::scope_descs::{self, ScopeDesc};
 use crate::hotspot::error::NamingError;
 use crate::hotspot::java_cache::{JavaCache, MethodKey};
+use crate::hotspot::jvm_reader::Hotspot;
 use crate::hotspot::methods::bytecodes::ExpectedBytecode;
-use crate::hotspot::methods::class_unloading::SampleTimes;
+use crate::hotspot::methods::class_unloading::ReadTimes;
 use crate::hotspot::methods::method::{
     MethodInfo, MethodReads, identify, identify_again, read_names_and_lines,
 };
@@ -70,7 +70,7 @@ const STATIC_CALL_STUB_BYTES: u64 = 15;
 pub type JavaFrames = Arc<[JavaFrame]>;
 
 /// A frame that isn't resolved yet.
-enum Pending {
+enum UnresolvedFrame {
     Compiled { id: NmethodId, debug: Arc<NmethodDebugInfo>, scopes: Vec<(ScopeDesc, Avma)> },
     Interpreted { method: Avma, check: u64, bcp_offset: u32, expected: ExpectedBytecode },
 }
@@ -84,7 +84,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         cache: &JavaCache,
         requests: &[PhysicalFrame],
     ) -> Vec<Result<JavaFrames, NamingError>> {
-        self.resolve_as_of(cache, requests, SampleTimes::STOPPED)
+        self.resolve_as_of(cache, requests, ReadTimes::STOPPED)
     }
 
     /// Names the physical frames of a stack. Frames of code that was named before cost no system
@@ -93,7 +93,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         &self,
         cache: &JavaCache,
         requests: &[PhysicalFrame],
-        times: SampleTimes,
+        times: ReadTimes,
     ) -> Vec<Result<JavaFrames, NamingError>> {
         let mut answers: Answers = vec![None; requests.len()];
         let pending = self.pending(cache, requests, &mut answers);
@@ -106,15 +106,15 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// Returns whether a compiled method's pc lies behind all of its code that has debug
     /// information, where its stubs and handlers are. `None` of an nmethod that hasn't been named,
     /// and of what isn't compiled.
-    pub fn is_behind_all(&self, cache: &JavaCache, code: &PhysicalFrame) -> Option<bool> {
+    pub fn is_past_last_desc(&self, cache: &JavaCache, code: &PhysicalFrame) -> Option<bool> {
         let PhysicalFrame::Compiled { pc, blob, compile_id, osr } = *code else { return None };
         let debug = cache.nmethods.get(&(self.key, NmethodId { blob, compile_id, osr }))?;
         let offset = pc.0.checked_sub(debug.header.code_begin.0).and_then(|it| u32::try_from(it).ok());
-        Some(offset.is_some_and(|offset| scope_descs::is_behind_all(&debug.pcs, offset)))
+        Some(offset.is_some_and(|offset| scope_descs::is_past_last_desc(&debug.pcs, offset)))
     }
 
-    /// Returns true if a leaf behind all of its nmethod's code ([`Self::is_behind_all`]) is in the
-    /// stub of one of that nmethod's own static calls, which that call has entered: code of the
+    /// Returns true if a leaf behind all of its nmethod's code ([`Self::is_past_last_desc`]) is in
+    /// the stub of one of that nmethod's own static calls, which that call has entered: code of the
     /// caller that is no frame, between it and a callee that isn't compiled.
     pub fn is_in_static_call_stub(&self, leaf: &PhysicalFrame, caller: &PhysicalFrame) -> bool {
         let (PhysicalFrame::Compiled { pc, .. }, PhysicalFrame::Compiled { pc: returns_to, .. }) =
@@ -124,7 +124,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         };
         // A method that calls itself may be in its exception handler, which lies there, too. The
         // call may lead elsewhere by now, the stub still looks like one.
-        if self.looks_like_static_call_stub(pc) {
+        if self.is_in_static_call_stub_code(pc) {
             return true;
         }
         let call = returns_to.0.checked_sub(5).and_then(|at| self.memory.read_bytes(Avma(at), 5));
@@ -136,7 +136,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 
     /// Returns true if an instruction is one of the two of a static call's stub.
-    fn looks_like_static_call_stub(&self, pc: Avma) -> bool {
+    fn is_in_static_call_stub_code(&self, pc: Avma) -> bool {
         const JMP_AT: u64 = 10;
         let is_stub = |begin: u64| {
             let code = self.memory.read_bytes(Avma(begin), STATIC_CALL_STUB_BYTES as usize);
@@ -152,7 +152,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         cache: &JavaCache,
         requests: &[PhysicalFrame],
         answers: &mut Answers,
-    ) -> BTreeMap<usize, Pending> {
+    ) -> BTreeMap<usize, UnresolvedFrame> {
         let mut pending = BTreeMap::new();
         let mut compiled = Vec::new();
         for (index, request) in requests.iter().enumerate() {
@@ -168,7 +168,8 @@ impl<M: ProcessMemory> Hotspot<M> {
                             answers[index] = Some(Ok(self.interpreted_frame(&info, bcp_offset, expected)));
                         }
                         None => {
-                            let request = Pending::Interpreted { method, check, bcp_offset, expected };
+                            let request =
+                                UnresolvedFrame::Interpreted { method, check, bcp_offset, expected };
                             pending.insert(index, request);
                         }
                     }
@@ -189,7 +190,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             };
             match self.recalled(cache, &debug, &scopes) {
                 Some(known) => answers[index] = Some(compiled_frames(&scopes, &debug, &known)),
-                None => _ = pending.insert(index, Pending::Compiled { id, debug, scopes }),
+                None => _ = pending.insert(index, UnresolvedFrame::Compiled { id, debug, scopes }),
             }
         }
         pending
@@ -218,7 +219,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         let layout = &self.jvm.layout;
         let places: Vec<(Avma, usize)> = missing.iter().map(|id| fields.header_place(id.blob)).collect();
         let mut live = Vec::new();
-        for (id, bytes) in missing.into_iter().zip(self.memory.read_stretches(&places)) {
+        for (id, bytes) in missing.into_iter().zip(self.memory.read_ranges(&places)) {
             match bytes.ok_or(NamingError::Unreadable).and_then(|bytes| fields.parse(id, &bytes, layout)) {
                 Ok(header) => live.push((id, header)),
                 Err(unnamed) => _ = debugs.insert(id, Err(unnamed)),
@@ -279,19 +280,21 @@ impl<M: ProcessMemory> Hotspot<M> {
     fn finish(
         &self,
         cache: &JavaCache,
-        pending: BTreeMap<usize, Pending>,
-        times: SampleTimes,
+        pending: BTreeMap<usize, UnresolvedFrame>,
+        times: ReadTimes,
         answers: &mut Answers,
     ) {
         let mut methods = Vec::new();
         for request in pending.values() {
             match request {
                 // All that the nmethod has, while it is there.
-                Pending::Compiled { debug, .. } if !debug.has_method_checks() => {
+                UnresolvedFrame::Compiled { debug, .. } if !debug.has_method_checks() => {
                     methods.extend(debug.scope_methods(self.encoding));
                 }
-                Pending::Compiled { scopes, .. } => methods.extend(scopes.iter().map(|(_, method)| *method)),
-                Pending::Interpreted { method, .. } => methods.push(*method),
+                UnresolvedFrame::Compiled { scopes, .. } => {
+                    methods.extend(scopes.iter().map(|(_, method)| *method))
+                }
+                UnresolvedFrame::Interpreted { method, .. } => methods.push(*method),
             }
         }
         methods.sort_unstable();
@@ -301,7 +304,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         let alive = self.still_alive(cache, &pending);
         for (index, request) in pending {
             let frames = match request {
-                Pending::Compiled { id, scopes, debug, .. } => match alive.get(&id) {
+                UnresolvedFrame::Compiled { id, scopes, debug, .. } => match alive.get(&id) {
                     Some(Ok(())) => {
                         if !debug.has_method_checks() {
                             let of_debug = debug.scope_methods(self.encoding).collect::<BTreeSet<_>>();
@@ -317,10 +320,10 @@ impl<M: ProcessMemory> Hotspot<M> {
                     None => Err(NamingError::Unreadable),
                 },
                 // Of compiled code it is known that it is still there, and its classes with it.
-                Pending::Interpreted { method, .. } if too_late.contains(&method) => {
+                UnresolvedFrame::Interpreted { method, .. } if too_late.contains(&method) => {
                     Err(NamingError::TooLate)
                 }
-                Pending::Interpreted { method, check, bcp_offset, expected } => {
+                UnresolvedFrame::Interpreted { method, check, bcp_offset, expected } => {
                     same_method(&known, method, check)
                         .map(|info| self.interpreted_frame(&info, bcp_offset, expected))
                 }
@@ -334,14 +337,14 @@ impl<M: ProcessMemory> Hotspot<M> {
     fn still_alive(
         &self,
         cache: &JavaCache,
-        pending: &BTreeMap<usize, Pending>,
+        pending: &BTreeMap<usize, UnresolvedFrame>,
     ) -> BTreeMap<NmethodId, Result<(), NamingError>> {
         let Some(fields) = &self.nmethod_fields else { return BTreeMap::new() };
         let debugs: BTreeMap<NmethodId, &Arc<NmethodDebugInfo>> = pending
             .values()
             .filter_map(|request| match request {
-                Pending::Compiled { id, debug, .. } => Some((*id, debug)),
-                Pending::Interpreted { .. } => None,
+                UnresolvedFrame::Compiled { id, debug, .. } => Some((*id, debug)),
+                UnresolvedFrame::Interpreted { .. } => None,
             })
             .collect();
         let places: Vec<(Avma, usize)> = debugs.keys().map(|id| fields.header_place(id.blob)).collect();
@@ -353,14 +356,14 @@ impl<M: ProcessMemory> Hotspot<M> {
             cache.nmethods.insert((self.key, id), debug.clone());
             Ok(())
         };
-        let headers = self.memory.read_stretches(&places);
+        let headers = self.memory.read_ranges(&places);
         debugs.into_iter().zip(headers).map(|((id, debug), bytes)| (id, check(id, debug, bytes))).collect()
     }
 
     /// Returns the methods that are at these addresses now, with their names. What is new is read,
     /// checked and remembered; unless classes were unloaded since the sample was taken: those
     /// methods are given, too.
-    fn methods(&self, cache: &JavaCache, methods: &[Avma], times: SampleTimes) -> (Methods, BTreeSet<Avma>) {
+    fn methods(&self, cache: &JavaCache, methods: &[Avma], times: ReadTimes) -> (Methods, BTreeSet<Avma>) {
         let layout = &self.jvm.layout;
         let mut known = Methods::new();
         let mut new = Vec::new();
@@ -386,7 +389,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         let readings: Vec<&MethodReads> = described.iter().flatten().map(|(reading, _)| reading).collect();
         let mut after = identify_again(&readings, layout, &self.memory).into_iter();
         let unloaded = self.unloaded_classes.and_then(|counter| self.memory.read_u64(counter));
-        let read_ns = if times == SampleTimes::STOPPED { 0 } else { monotonic_ns() };
+        let read_ns = if times == ReadTimes::STOPPED { 0 } else { monotonic_ns() };
         let is_sure = self.unloads.is_as_sampled(unloaded, times, read_ns);
         let mut too_late = BTreeSet::new();
         for ((method, identity), described) in before.into_iter().zip(described) {

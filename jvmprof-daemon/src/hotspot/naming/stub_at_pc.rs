@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::hotspot::attach::Hotspot;
 use crate::hotspot::java_cache::JavaCache;
+use crate::hotspot::jvm_reader::Hotspot;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::stubs::stub_names::StubNames;

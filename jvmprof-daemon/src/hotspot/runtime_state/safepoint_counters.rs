@@ -106,7 +106,7 @@ impl SafepointCounters {
             .each_ref()
             .map(|it| (Avma(self.start.0.saturating_add(it.start as u64)), it.len()));
         // Another process with the same id has other counters, or other addresses.
-        let read = memory.read_stretches(&[(self.perf.start, 8), (self.start, 4), count, sync, time]);
+        let read = memory.read_ranges(&[(self.perf.start, 8), (self.start, 4), count, sync, time]);
         let [start, prologue, count, sync, time] = <[_; 5]>::try_from(read).ok()?;
         if start? != self.start.0.to_le_bytes() || !is_prologue(&prologue?) {
             return None;

@@ -123,7 +123,7 @@ impl FlagFields {
         let bytes = memory.read_bytes(Avma(table), count * self.bytes)?;
         let flags = || bytes.chunks_exact(self.bytes);
         let place = |flag| (Avma(field::u64(flag, self.name).unwrap_or_default()), wanted.len() + 1);
-        let names = memory.read_stretches(&flags().map(place).collect::<Vec<_>>());
+        let names = memory.read_ranges(&flags().map(place).collect::<Vec<_>>());
         let is_wanted = |name: &Option<Vec<u8>>| {
             name.as_ref().and_then(|name| name.split_last()) == Some((&0, wanted.as_bytes()))
         };

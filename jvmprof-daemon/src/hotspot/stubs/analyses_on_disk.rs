@@ -12,7 +12,7 @@ use jvmprof_common::rows::Row;
 use jvmprof_common::unwind_tables::PackedRule;
 use prost::Message;
 
-use super::CodeKind;
+use super::BlobKind;
 use super::analysis_cache::{AnalysisCache, AnalyzedPiece, PieceKey};
 use super::machine_code::relocatable_fields::RelocatableField;
 use super::piece_shape::{NO_ROW, PieceShape, SpanStart};
@@ -40,7 +40,7 @@ struct StoredPieces {
 /// One piece of code, wherever it lies.
 #[derive(Clone, PartialEq, Message)]
 struct StoredPiece {
-    /// Its index in [`CodeKind::ALL`].
+    /// Its index in [`BlobKind::ALL`].
     #[prost(uint32, tag = "1")]
     kind: u32,
     #[prost(string, tag = "2")]
@@ -109,7 +109,7 @@ fn to_stored(key: &PieceKey, piece: &AnalyzedPiece) -> Option<StoredPiece> {
     };
     let rows = shape.rows.iter().map(words).collect::<Option<Vec<_>>>()?;
     Some(StoredPiece {
-        kind: CodeKind::ALL.iter().position(|kind| *kind == key.kind)? as u32,
+        kind: BlobKind::ALL.iter().position(|kind| *kind == key.kind)? as u32,
         name: key.name.to_string(),
         bytes: shape.bytes,
         alignment: u32::try_from(key.alignment).ok()?,
@@ -138,7 +138,7 @@ fn from_stored(stored: &StoredPiece) -> Option<(PieceKey, AnalyzedPiece)> {
     if !is_valid {
         return None;
     }
-    let kind = *CodeKind::ALL.get(stored.kind as usize)?;
+    let kind = *BlobKind::ALL.get(stored.kind as usize)?;
     let name: Arc<str> = stored.name.as_str().into();
     let shape = Arc::new(PieceShape::from_parts(Arc::clone(&name), stored.bytes, rows, spans));
     let key = PieceKey { kind, name, len, alignment: u64::from(stored.alignment) };
@@ -158,11 +158,11 @@ mod tests {
 
     fn analyzed(hash_key: HashKey) -> (AnalysisCache, Arc<PieceShape>, Arc<str>) {
         let name: Arc<str> = "a stub".into();
-        let (spans, fields) = analyze_piece(&CODE, START, CodeKind::Stub, &[]);
+        let (spans, fields) = analyze_piece(&CODE, START, BlobKind::Stub, &[]);
         assert_eq!(fields.len(), 1);
         let shape = Arc::new(PieceShape::new(START, CODE.len(), &spans, &name));
         let mut analyses = AnalysisCache::new(hash_key);
-        analyses.remember((START, &CODE, CodeKind::Stub), &name, fields, &shape);
+        analyses.remember((START, &CODE, BlobKind::Stub), &name, fields, &shape);
         (analyses, shape, name)
     }
 
@@ -172,15 +172,15 @@ mod tests {
         let secret = HashKey::random();
         let open = || AnalysesOnDisk(ChecksummedCache::with_key(scratch.path(), ENDING, secret, 7));
         let (analyses, shape, name) = analyzed(secret);
-        assert!(open().load().find(START, &CODE, CodeKind::Stub, &name).is_none(), "nothing is kept yet");
+        assert!(open().load().find(START, &CODE, BlobKind::Stub, &name).is_none(), "nothing is kept yet");
         open().keep(&AnalysesOnDisk::encode(&analyses));
         let again = open().load();
         let mut elsewhere = CODE;
         elsewhere[2] = 9;
-        assert_eq!(again.find(START, &elsewhere, CodeKind::Stub, &name), Some(shape));
+        assert_eq!(again.find(START, &elsewhere, BlobKind::Stub, &name), Some(shape));
         let other = [0x56, 0xe8, 0, 0, 0x10, 0, 0x5e, 0xc3];
-        assert_eq!(again.find(START, &other, CodeKind::Stub, &name), None);
-        assert_eq!(again.find(START, &CODE, CodeKind::Framed, &name), None);
+        assert_eq!(again.find(START, &other, BlobKind::Stub, &name), None);
+        assert_eq!(again.find(START, &CODE, BlobKind::Framed, &name), None);
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         let [whole] = &*stored.pieces else { panic!("one piece: {stored:?}") };
         assert!(from_stored(whole).is_some() && whole.offsets.len() > 2, "{whole:?}");
         let lies: [fn(&mut StoredPiece); 8] = [
-            |piece| piece.kind = CodeKind::ALL.len() as u32,
+            |piece| piece.kind = BlobKind::ALL.len() as u32,
             |piece| piece.bytes = 3,
             |piece| piece.fields.push(piece.fields[0]),
             |piece| piece.fields = vec![5],

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::hash::Hasher as _;
 use std::sync::Arc;
 
-use super::CodeKind;
+use super::BlobKind;
 use super::machine_code::relocatable_fields::RelocatableField;
 use super::piece_shape::PieceShape;
 use crate::native::file_identity::HashKey;
@@ -27,14 +27,14 @@ const ALIGNMENT: u64 = 64;
 /// The properties of a piece that are quickly compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PieceKey {
-    pub(super) kind: CodeKind,
+    pub(super) kind: BlobKind,
     pub(super) name: Arc<str>,
     pub(super) len: usize,
     pub(super) alignment: u64,
 }
 
 impl PieceKey {
-    fn of(start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Self {
+    fn of(start: Avma, bytes: &[u8], kind: BlobKind, name: &Arc<str>) -> Self {
         Self { kind, name: Arc::clone(name), len: bytes.len(), alignment: start.0 % ALIGNMENT }
     }
 }
@@ -83,7 +83,7 @@ impl AnalysisCache {
         &self,
         start: Avma,
         bytes: &[u8],
-        kind: CodeKind,
+        kind: BlobKind,
         name: &Arc<str>,
     ) -> Option<Arc<PieceShape>> {
         let alike = self.pieces.get(&PieceKey::of(start, bytes, kind, name))?;
@@ -94,13 +94,13 @@ impl AnalysisCache {
     /// isn't kept.
     pub(super) fn remember(
         &mut self,
-        (start, bytes, kind): (Avma, &[u8], CodeKind),
+        (start, bytes, kind): (Avma, &[u8], BlobKind),
         name: &Arc<str>,
         mut fields: Vec<RelocatableField>,
         shape: &Arc<PieceShape>,
     ) -> bool {
         // Nothing of them is analysed, and their bytes differ from JVM to JVM.
-        if matches!(kind, CodeKind::Frameless | CodeKind::Continuations) {
+        if matches!(kind, BlobKind::Frameless | BlobKind::Continuations) {
             return false;
         }
         fields.sort_unstable_by_key(|field| field.offset());
@@ -175,17 +175,17 @@ mod tests {
 
     fn known(bytes: &[u8]) -> (AnalysisCache, Arc<PieceShape>, Arc<str>) {
         let name: Arc<str> = "a stub".into();
-        let (spans, fields) = analyze_piece(bytes, BASE, CodeKind::Stub, &[]);
+        let (spans, fields) = analyze_piece(bytes, BASE, BlobKind::Stub, &[]);
         let shape = Arc::new(PieceShape::new(BASE, bytes.len(), &spans, &name));
         let mut known = AnalysisCache::default();
-        known.remember((BASE, bytes, CodeKind::Stub), &name, fields, &shape);
+        known.remember((BASE, bytes, BlobKind::Stub), &name, fields, &shape);
         (known, shape, name)
     }
 
     #[test]
     fn code_that_differs_in_addresses_only_is_known() {
         let (known, shape, name) = known(&code(0x7f11_2233_4455_6677, 0x100, 0x1000, -0x2000));
-        let find = |start: Avma, bytes: &[u8]| known.find(start, bytes, CodeKind::Stub, &name);
+        let find = |start: Avma, bytes: &[u8]| known.find(start, bytes, BlobKind::Stub, &name);
         let is_known =
             |start: Avma, bytes: &[u8]| find(start, bytes).is_some_and(|it| Arc::ptr_eq(&it, &shape));
         let elsewhere = Avma(BASE.0 + 0x12_3440);
@@ -196,7 +196,7 @@ mod tests {
         let mut other = code(1, -7, -0x9000, 0x7777);
         other[22] = 0x5b;
         assert!(!is_known(elsewhere, &other));
-        assert!(known.find(elsewhere, &code(1, -7, -0x9000, 0x7777), CodeKind::Framed, &name).is_none());
+        assert!(known.find(elsewhere, &code(1, -7, -0x9000, 0x7777), BlobKind::Framed, &name).is_none());
         assert!(!is_known(elsewhere, &code(1, -7, -0x9000, 0x7777)[..27]));
     }
 
@@ -207,14 +207,14 @@ mod tests {
         for number in 0..2 * (MAX_KNOWN / PER_PIECE) {
             bytes.resize(32 + number / 8, 0);
             bytes[0] = number as u8;
-            known.remember((BASE, &bytes, CodeKind::Stub), &name, Vec::new(), &shape);
+            known.remember((BASE, &bytes, BlobKind::Stub), &name, Vec::new(), &shape);
             let pieces: usize = known.pieces.values().map(Vec::len).sum();
             assert!(known.size <= MAX_KNOWN && pieces <= MAX_KNOWN / PER_PIECE);
         }
-        assert!(known.find(BASE, &bytes, CodeKind::Stub, &name).is_some(), "the last one");
+        assert!(known.find(BASE, &bytes, BlobKind::Stub, &name).is_some(), "the last one");
         for number in 0..=2 * MAX_ALIKE {
             bytes[0] = number as u8;
-            known.remember((BASE, &bytes, CodeKind::Stub), &name, Vec::new(), &shape);
+            known.remember((BASE, &bytes, BlobKind::Stub), &name, Vec::new(), &shape);
         }
         assert!(known.pieces.values().all(|alike| alike.len() <= MAX_ALIKE));
     }
@@ -225,8 +225,8 @@ mod tests {
         let second = code(9, -0x100, 0x55_0000, 0x33_0000);
         let (known, ..) = known(&first);
         let start = Avma(BASE.0 + 0x4000);
-        let found = known.find(start, &second, CodeKind::Stub, &"a stub".into()).expect("it is known");
-        let (spans, _) = analyze_piece(&second, start, CodeKind::Stub, &[]);
+        let found = known.find(start, &second, BlobKind::Stub, &"a stub".into()).expect("it is known");
+        let (spans, _) = analyze_piece(&second, start, BlobKind::Stub, &[]);
         assert_eq!(*found, PieceShape::new(start, second.len(), &spans, &"a stub".into()));
         assert!(spans.len() > 2, "{spans:?}");
     }

@@ -8,7 +8,7 @@
 
 mod analyses_on_disk;
 mod analysis_cache;
-mod code_kinds;
+mod blob_kinds;
 mod machine_code;
 mod named_stub;
 mod native_code;
@@ -24,7 +24,7 @@ use iced_x86::{Mnemonic, OpKind};
 use jvmprof_common::rows::Row;
 
 pub use self::analyses_on_disk::AnalysesOnDisk;
-pub use self::code_kinds::{CodeKind, kind_of_blob, kind_of_codelet};
+pub use self::blob_kinds::{BlobKind, kind_of_blob, kind_of_codelet};
 use self::machine_code::control_flow::{ControlFlow, LocalCalls};
 use self::machine_code::frame_state::FrameState;
 use self::machine_code::instruction_effects::ImplicitEffects;
@@ -53,13 +53,13 @@ const STUB_ALIGNMENT: u64 = 16;
 fn analyze_piece(
     code: &[u8],
     base: Avma,
-    kind: CodeKind,
+    kind: BlobKind,
     seeds: &[Avma],
 ) -> (Vec<RowSpan>, Vec<RelocatableField>) {
     let all = |row| (vec![RowSpan { start: base, row }], Vec::new());
     match kind {
-        CodeKind::Frameless => return all(Some(Row::AT_CALL)),
-        CodeKind::Continuations => return all(None),
+        BlobKind::Frameless => return all(Some(Row::AT_CALL)),
+        BlobKind::Continuations => return all(None),
         _ if code.is_empty() || u32::try_from(code.len()).is_err() => return all(None),
         _ => {}
     }
@@ -86,11 +86,11 @@ fn explore_functions(flow: &mut ControlFlow<'_>) {
 }
 
 /// Code that no known entry leads to is entered where it begins.
-fn explore_rest(flow: &mut ControlFlow<'_>, base: Avma, kind: CodeKind) {
+fn explore_rest(flow: &mut ControlFlow<'_>, base: Avma, kind: BlobKind) {
     let mut from = 0;
-    while let Some(at) = flow.next_unknown(from) {
+    while let Some(at) = flow.next_undecoded(from) {
         let aligned = (base.0 + u64::from(at)).is_multiple_of(STUB_ALIGNMENT);
-        let entry = aligned || flow.follows_known(at);
+        let entry = aligned || flow.follows_decoded(at);
         let state = entry_state(flow, kind, at).filter(|_| entry);
         let explored = state.is_some_and(|state| flow.explore(at, state, true).is_ok());
         explore_functions(flow);
@@ -99,53 +99,53 @@ fn explore_rest(flow: &mut ControlFlow<'_>, base: Avma, kind: CodeKind) {
         } else if kind.has_tables() {
             at + (STUB_ALIGNMENT - (base.0 + u64::from(at)) % STUB_ALIGNMENT) as u32
         } else {
-            flow.next_known(at, u32::MAX)
+            flow.next_decoded(at, u32::MAX)
         };
     }
 }
 
 /// The state in which code of a kind is entered at `entry`; `None` if that isn't known.
-fn entry_state(flow: &ControlFlow<'_>, kind: CodeKind, entry: u32) -> Option<FrameState> {
+fn entry_state(flow: &ControlFlow<'_>, kind: BlobKind, entry: u32) -> Option<FrameState> {
     let first = flow.instruction(entry)?;
     let pushes = first.mnemonic() == Mnemonic::Push && first.op0_kind() == OpKind::Register;
     match kind {
-        CodeKind::Stub | CodeKind::StubRoutines | CodeKind::Frameless => Some(FrameState::called()),
-        CodeKind::InterpreterEntry => (entry == 0).then(FrameState::interpreter_entry),
-        CodeKind::MethodHandles => Some(FrameState::interpreter_entry()),
-        CodeKind::InterpreterFrame => Some(FrameState::interpreter_frame()),
-        CodeKind::Adapter if entry == 0 => Some(FrameState::adapter_entry()),
-        CodeKind::Adapter => Some(FrameState::called_by_compiled()),
-        CodeKind::Exception => Some(FrameState::thrown()),
-        CodeKind::Framed => (entry == 0).then(FrameState::framed),
-        CodeKind::Safepoint if entry == 0 && pushes && first.op0_register() != iced_x86::Register::RBP => {
+        BlobKind::Stub | BlobKind::StubRoutines | BlobKind::Frameless => Some(FrameState::called()),
+        BlobKind::InterpreterEntry => (entry == 0).then(FrameState::interpreter_entry),
+        BlobKind::MethodHandles => Some(FrameState::interpreter_entry()),
+        BlobKind::InterpreterFrame => Some(FrameState::interpreter_frame()),
+        BlobKind::Adapter if entry == 0 => Some(FrameState::adapter_entry()),
+        BlobKind::Adapter => Some(FrameState::called_by_compiled()),
+        BlobKind::Exception => Some(FrameState::thrown()),
+        BlobKind::Framed => (entry == 0).then(FrameState::framed),
+        BlobKind::Safepoint if entry == 0 && pushes && first.op0_register() != iced_x86::Register::RBP => {
             Some(FrameState::jumped_to())
         }
-        CodeKind::Safepoint => (entry == 0).then(FrameState::called_by_compiled),
+        BlobKind::Safepoint => (entry == 0).then(FrameState::called_by_compiled),
         // The entries for exceptions begin with a store of rdx, the others with the save of all
         // registers.
-        CodeKind::Deoptimization if pushes && first.op0_register() == iced_x86::Register::RBP => {
+        BlobKind::Deoptimization if pushes && first.op0_register() == iced_x86::Register::RBP => {
             Some(FrameState::called_by_compiled())
         }
-        CodeKind::Deoptimization => {
+        BlobKind::Deoptimization => {
             let stores = first.mnemonic() == Mnemonic::Mov && first.op0_kind() == OpKind::Memory;
             (stores && first.op1_register() == iced_x86::Register::RDX).then(FrameState::thrown)
         }
-        CodeKind::UncommonTrap => (entry == 0).then(FrameState::called_by_compiled),
-        CodeKind::Continuations => None,
+        BlobKind::UncommonTrap => (entry == 0).then(FrameState::called_by_compiled),
+        BlobKind::Continuations => None,
     }
 }
 
-fn local_calls(kind: CodeKind) -> LocalCalls {
+fn local_calls(kind: BlobKind) -> LocalCalls {
     match kind {
-        CodeKind::InterpreterEntry | CodeKind::InterpreterFrame | CodeKind::MethodHandles => {
+        BlobKind::InterpreterEntry | BlobKind::InterpreterFrame | BlobKind::MethodHandles => {
             LocalCalls::SameFrame
         }
         _ => LocalCalls::Functions,
     }
 }
 
-fn implicit_effects(kind: CodeKind) -> ImplicitEffects {
-    use CodeKind::{Adapter, Deoptimization, Exception, Framed, Safepoint, Stub, UncommonTrap};
+fn implicit_effects(kind: BlobKind) -> ImplicitEffects {
+    use BlobKind::{Adapter, Deoptimization, Exception, Framed, Safepoint, Stub, UncommonTrap};
     ImplicitEffects {
         patches_return_address: matches!(kind, Stub | Exception | Framed | Safepoint | Deoptimization),
         replaces_frames: matches!(kind, Deoptimization | UncommonTrap),

@@ -14,7 +14,7 @@ use crate::types::Svma;
 
 /// Instructions that are looked at for each byte of code, at most: more than compilers' code asks
 /// for.
-const MAX_LOOKS: usize = 32;
+const MAX_STEPS_PER_BYTE: usize = 32;
 
 /// The rows of one stretch of code, in order: first address, first one behind it, row.
 ///
@@ -26,7 +26,7 @@ pub fn analyze_native(code: &[u8], base: Svma, entries: &[Svma]) -> Vec<(u64, u6
     }
     let implicit_effects = ImplicitEffects { has_roots: true, ..ImplicitEffects::default() };
     let mut flow = ControlFlow::new(code, base.0, LocalCalls::Functions, implicit_effects);
-    flow.set_budget(MAX_LOOKS.saturating_mul(code.len()).max(1 << 20));
+    flow.set_budget(MAX_STEPS_PER_BYTE.saturating_mul(code.len()).max(1 << 20));
     let inside = |entry: &Svma| {
         let offset = u32::try_from(entry.0.checked_sub(base.0)?).ok()?;
         ((offset as usize) < code.len()).then_some(offset)
@@ -49,9 +49,9 @@ pub fn analyze_native(code: &[u8], base: Svma, entries: &[Svma]) -> Vec<(u64, u6
 /// called through pointers.
 fn explore_rest(flow: &mut ControlFlow<'_>, base: Svma) {
     let mut from = 0;
-    while let Some(at) = flow.next_unknown(from).filter(|_| !flow.is_exhausted()) {
+    while let Some(at) = flow.next_undecoded(from).filter(|_| !flow.is_exhausted()) {
         let aligned = (base.0 + u64::from(at)).is_multiple_of(STUB_ALIGNMENT);
-        let called = (aligned || flow.follows_known(at)).then(FrameState::called);
+        let called = (aligned || flow.follows_decoded(at)).then(FrameState::called);
         let jumped = flow.jumped_to(at);
         // Functions are aligned; a function that never returns contradicts nothing.
         let states = if aligned { [called, jumped] } else { [jumped, called] };
@@ -62,7 +62,7 @@ fn explore_rest(flow: &mut ControlFlow<'_>, base: Svma) {
             true => at,
             false => {
                 let aligned = at + (STUB_ALIGNMENT - (base.0 + u64::from(at)) % STUB_ALIGNMENT) as u32;
-                flow.next_known(at, aligned).max(at + 1)
+                flow.next_decoded(at, aligned).max(at + 1)
             }
         };
     }

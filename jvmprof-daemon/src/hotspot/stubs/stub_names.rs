@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::code_kinds::is_stub_routines;
+use super::blob_kinds::is_stub_routines;
 use super::named_stub::NamedStub;
 use super::vtable_stubs;
 use crate::hotspot::process_memory::{ProcessMemory, field};
@@ -170,7 +170,7 @@ fn read_chains(
             return None;
         }
         let places: Vec<(Avma, usize)> = next.iter().map(|at| (Avma(*at), element_bytes)).collect();
-        let read = next.iter().zip(memory.read_stretches(&places));
+        let read = next.iter().zip(memory.read_ranges(&places));
         let read: Vec<(u64, Vec<u8>)> = read.filter_map(|(at, bytes)| Some((*at, bytes?))).collect();
         next = read.iter().filter_map(|(_, bytes)| field::u64(bytes, 0)).filter(|at| *at != 0).collect();
         elements.extend(read);

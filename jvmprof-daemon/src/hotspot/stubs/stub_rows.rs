@@ -10,7 +10,7 @@ use jvmprof_common::rows::Row;
 use super::analyses_on_disk::AnalysesOnDisk;
 use super::analysis_cache::AnalysisCache;
 use super::piece_shape::{PieceShape, SpanStart};
-use super::{CodeKind, RowSpan, analyze_piece, kind_of_blob, kind_of_codelet};
+use super::{BlobKind, RowSpan, analyze_piece, kind_of_blob, kind_of_codelet};
 use crate::hotspot::{InterpreterCodelet, StubBlob};
 use crate::intern::Interner;
 use crate::types::Avma;
@@ -48,7 +48,7 @@ impl PieceShapes {
     }
 
     /// Returns the shape of this code, which is analysed unless it was before.
-    fn of(&self, start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Arc<PieceShape> {
+    fn of(&self, start: Avma, bytes: &[u8], kind: BlobKind, name: &Arc<str>) -> Arc<PieceShape> {
         let mut state = lock(&self.state);
         let all = &mut *state;
         let load = || self.on_disk.as_deref().map(AnalysesOnDisk::load).unwrap_or_default();
@@ -109,7 +109,7 @@ struct CodePiece {
 }
 
 /// Code as it is read: where it is, of which kind, what it is called, its bytes.
-type PieceCode<'a> = (&'a Range<Avma>, CodeKind, &'a Arc<str>, &'a [u8]);
+type PieceCode<'a> = (&'a Range<Avma>, BlobKind, &'a Arc<str>, &'a [u8]);
 
 fn code_of(blobs: &[StubBlob]) -> impl Iterator<Item = PieceCode<'_>> {
     blobs.iter().filter_map(|StubBlob { blob, bytes }| {
@@ -272,10 +272,10 @@ impl CodePiece {
 
 /// Vtable stubs and the like are added to their blob as the program runs, and have the same row
 /// whatever they are.
-fn check(kind: CodeKind, bytes: &[u8]) -> u64 {
+fn check(kind: BlobKind, bytes: &[u8]) -> u64 {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     match kind {
-        CodeKind::Frameless => hasher.hash_one((kind, bytes.len())),
+        BlobKind::Frameless => hasher.hash_one((kind, bytes.len())),
         _ => hasher.hash_one((kind, bytes)),
     }
 }

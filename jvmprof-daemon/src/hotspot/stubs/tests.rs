@@ -11,12 +11,12 @@ fn code(instructions: &[&[u8]]) -> Vec<u8> {
     instructions.concat()
 }
 
-fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<RowSpan> {
+fn analyze(code: &[u8], base: Avma, kind: BlobKind, seeds: &[Avma]) -> Vec<RowSpan> {
     analyze_piece(code, base, kind, seeds).0
 }
 
 /// The row before each of the instructions.
-fn rows(kind: CodeKind, instructions: &[&[u8]]) -> Vec<Option<Row>> {
+fn rows(kind: BlobKind, instructions: &[&[u8]]) -> Vec<Option<Row>> {
     let spans = analyze(&code(instructions), BASE, kind, &[]);
     let mut at = BASE.0;
     let starts = instructions.iter().map(|bytes| {
@@ -63,7 +63,7 @@ const JMP_RAX: &[u8] = &[0xff, 0xe0];
 #[test]
 fn a_frame_pointer_carries_over_unknown_moves_of_the_stack_pointer() {
     let found = rows(
-        CodeKind::Stub,
+        BlobKind::Stub,
         &[PUSH_RBP, MOV_RBP_RSP, AND_RSP_16, &[0x48, 0x2b, 0xe0] /* sub rsp, rax */, CALL, LEAVE, RET],
     );
     let called = Some(Row::AT_CALL);
@@ -73,7 +73,7 @@ fn a_frame_pointer_carries_over_unknown_moves_of_the_stack_pointer() {
 #[test]
 fn frames_without_frame_pointer_are_counted_through_both_ways_of_a_branch() {
     let found = rows(
-        CodeKind::Stub,
+        BlobKind::Stub,
         &[
             &[0x53],                   // push rbx
             &[0x48, 0x83, 0xec, 0x20], // sub rsp, 0x20
@@ -94,7 +94,7 @@ fn frames_without_frame_pointer_are_counted_through_both_ways_of_a_branch() {
 #[test]
 fn ways_that_disagree_leave_nothing_known_behind_them() {
     let found = rows(
-        CodeKind::Stub,
+        BlobKind::Stub,
         &[
             &[0x74, 0x01], // je over the push
             &[0x50],       // push rax
@@ -110,7 +110,7 @@ fn an_interpreted_methods_entry_is_followed_until_its_frame_is_whole() {
     let r13 = CfaRule::Register(Register::R13);
     let in_rax = RaRule::Register(Register::RAX);
     let found = rows(
-        CodeKind::InterpreterEntry,
+        BlobKind::InterpreterEntry,
         &[
             &[0x58],                         // pop rax
             &[0x4c, 0x8d, 0x74, 0xcc, 0xf8], // lea r14, [rsp+rcx*8-8]
@@ -139,7 +139,7 @@ fn an_interpreted_methods_entry_is_followed_until_its_frame_is_whole() {
 #[test]
 fn an_interpreted_frame_is_followed_as_it_is_taken_down() {
     let found = rows(
-        CodeKind::InterpreterFrame,
+        BlobKind::InterpreterFrame,
         &[
             &[0x50],                   // push rax
             &[0x48, 0x8b, 0x5d, 0xf8], // mov rbx, [rbp-8]
@@ -160,7 +160,7 @@ fn an_interpreted_frame_is_followed_as_it_is_taken_down() {
 #[test]
 fn a_call_within_the_interpreter_stays_in_its_frame() {
     let found = rows(
-        CodeKind::InterpreterFrame,
+        BlobKind::InterpreterFrame,
         &[
             &[0xe8, 0x02, 0, 0, 0], // call over the jump
             JMP_RAX,
@@ -175,7 +175,7 @@ fn a_call_within_the_interpreter_stays_in_its_frame() {
 #[test]
 fn a_c2i_adapter_moves_the_return_address_below_the_arguments() {
     let found = rows(
-        CodeKind::Adapter,
+        BlobKind::Adapter,
         &[
             &[0x48, 0x8b, 0x04, 0x24], // i2c: mov rax, [rsp]
             &[0x4c, 0x8b, 0xdc],       // mov r11, rsp
@@ -203,7 +203,7 @@ fn a_c2i_adapter_moves_the_return_address_below_the_arguments() {
 fn a_c2i_adapter_that_pushes_the_return_address_has_its_caller_above_the_arguments() {
     // JDK 25.
     let found = rows(
-        CodeKind::Adapter,
+        BlobKind::Adapter,
         &[
             JMP_RAX,                         // the i2c entry
             &[0x4c, 0x8d, 0x6c, 0x24, 0x08], // c2i: lea r13, [rsp + 8]
@@ -224,7 +224,7 @@ fn a_c2i_adapter_that_pushes_the_return_address_has_its_caller_above_the_argumen
 #[test]
 fn an_adapters_saved_stack_pointer_leads_out_of_the_call_that_patches_the_caller() {
     let found = rows(
-        CodeKind::Adapter,
+        BlobKind::Adapter,
         &[
             JMP_RAX,                            // the i2c entry
             &[0x4c, 0x8b, 0xec],                // mov r13, rsp
@@ -244,7 +244,7 @@ fn an_adapters_saved_stack_pointer_leads_out_of_the_call_that_patches_the_caller
 #[test]
 fn an_exception_blob_is_entered_with_the_throwing_address_in_rdx() {
     let found = rows(
-        CodeKind::Exception,
+        BlobKind::Exception,
         &[
             &[0x52],                   // push rdx
             &[0x48, 0x83, 0xec, 0x08], // sub rsp, 8
@@ -264,7 +264,7 @@ fn an_exception_blob_is_entered_with_the_throwing_address_in_rdx() {
 #[test]
 fn a_return_address_that_was_taken_off_the_stack_is_still_below_it() {
     let found = rows(
-        CodeKind::Exception,
+        BlobKind::Exception,
         &[
             &[0x52], // push rdx
             PUSH_RBP,
@@ -286,7 +286,7 @@ fn a_return_address_that_was_taken_off_the_stack_is_still_below_it() {
 #[test]
 fn a_safepoint_poll_has_a_return_address_once_it_is_stored() {
     let found = rows(
-        CodeKind::Safepoint,
+        BlobKind::Safepoint,
         &[
             &[0x53], // push rbx
             PUSH_RBP,
@@ -347,7 +347,7 @@ const REPLACE_FRAMES: &[&[u8]] = &[
 
 #[test]
 fn frames_that_deoptimization_pushes_are_walked_by_their_frame_pointers() {
-    let found = rows(CodeKind::UncommonTrap, &[REPLACE_FRAMES, &[LEAVE, RET]].concat());
+    let found = rows(BlobKind::UncommonTrap, &[REPLACE_FRAMES, &[LEAVE, RET]].concat());
     let in_r8 = CfaRule::Register(Register(8));
     assert_eq!(found[2..13], [None; 11], "the caller's pc is in the list of them alone");
     // The caller's stack pointer is in r8, further away than the end of the frame if the caller was
@@ -365,7 +365,7 @@ fn frames_that_deoptimization_pushes_are_walked_by_their_frame_pointers() {
 #[test]
 fn a_frame_in_place_of_another_is_not_walked_without_its_callers_stack_pointer() {
     let found = rows(
-        CodeKind::UncommonTrap,
+        BlobKind::UncommonTrap,
         &[
             &[0x48, 0x03, 0xe1], // add rsp, rcx: the compiled frame is gone
             &[0xff, 0x31],       // push [rcx]
@@ -382,7 +382,7 @@ fn a_frame_in_place_of_another_is_not_walked_without_its_callers_stack_pointer()
 #[test]
 fn an_exceptions_deoptimization_has_a_return_address_once_it_is_stored() {
     let found = rows(
-        CodeKind::Deoptimization,
+        BlobKind::Deoptimization,
         &[
             &[0x49, 0x89, 0x97, 0xe8, 0x05, 0, 0], // mov [r15+0x5e8], rdx
             &[0x6a, 0x00],                         // push 0: the other entry, with anything in rdx
@@ -407,7 +407,7 @@ fn entries_are_found_behind_tables() {
     bytes.resize(16, 0x90);
     bytes.extend([0x06; 32]); // no 64-bit instruction
     bytes.extend(code(&[&[0x53], &[0x5b], RET]));
-    let spans = analyze(&bytes, BASE, CodeKind::StubRoutines, &[]);
+    let spans = analyze(&bytes, BASE, BlobKind::StubRoutines, &[]);
     assert_eq!(row_at(&spans, BASE.0 + 4), BY_RBP);
     assert_eq!(row_at(&spans, BASE.0 + 16), None);
     assert_eq!(row_at(&spans, BASE.0 + 47), None);
@@ -421,7 +421,7 @@ fn registers_that_only_new_processors_have_are_no_end_of_what_is_known() {
     let r16: &[u8] = &[0xd5, 0x18, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]; // mov r16, 0
     let stored: &[u8] = &[0xd5, 0x48, 0x89, 0x06]; // mov [rsi], r16
     let bytes = code(&[PUSH_RBP, &[0x48, 0x8b, 0xef], r16, stored, &[0x5d], RET]);
-    let spans = analyze(&bytes, BASE, CodeKind::Stub, &[]);
+    let spans = analyze(&bytes, BASE, BlobKind::Stub, &[]);
     let pushed = row(CfaRule::Rsp(16), RaRule::AtCfa(-8), RbpRule::AtCfa(-16));
     assert_eq!(row_at(&spans, BASE.0), by_rsp(8));
     for offset in [1, 4, 15, 18] {
@@ -436,7 +436,7 @@ fn code_that_returns_from_elsewhere_was_not_called() {
     let mut bytes = code(&[RET]);
     bytes.resize(16, 0x90);
     bytes.extend(code(&[&[0x48, 0x83, 0xc4, 0x08], RET])); // add rsp, 8
-    let spans = analyze(&bytes, BASE, CodeKind::StubRoutines, &[]);
+    let spans = analyze(&bytes, BASE, BlobKind::StubRoutines, &[]);
     assert_eq!(row_at(&spans, BASE.0), by_rsp(8));
     assert_eq!(row_at(&spans, BASE.0 + 16), None);
 }
@@ -444,23 +444,23 @@ fn code_that_returns_from_elsewhere_was_not_called() {
 #[test]
 fn blobs_and_codelets_have_their_kinds_by_name_in_every_jdk() {
     let blobs = [
-        ("StubRoutines (2)", Some(CodeKind::StubRoutines)),
-        ("StubRoutines (compilerstubs)", Some(CodeKind::StubRoutines)),
-        ("StubRoutines (continuation stubs)", Some(CodeKind::Continuations)),
-        ("I2C/C2I adapters(0xbabe)", Some(CodeKind::Adapter)),
-        ("C1 Runtime handle_exception_blob", Some(CodeKind::Stub)),
-        ("handle_exception Runtime1 stub", Some(CodeKind::Stub)),
-        ("polling_page_return_handler_blob (shared runtime)", Some(CodeKind::Safepoint)),
-        ("SafepointBlob", Some(CodeKind::Safepoint)),
-        ("exception_blob (C2 runtime)", Some(CodeKind::Exception)),
-        ("handle_exception_blob (C1 runtime)", Some(CodeKind::Stub)),
-        ("forward_exception_blob (C1 runtime)", Some(CodeKind::Framed)),
-        ("Shared Runtime deopt_blob", Some(CodeKind::Deoptimization)),
-        ("deopt_blob (shared runtime)", Some(CodeKind::Deoptimization)),
-        ("uncommon_trap_blob (C2 runtime)", Some(CodeKind::UncommonTrap)),
-        ("initial_blob (stub gen)", Some(CodeKind::StubRoutines)),
-        ("continuation_blob (stub gen)", Some(CodeKind::Continuations)),
-        ("vtable chunks", Some(CodeKind::Frameless)),
+        ("StubRoutines (2)", Some(BlobKind::StubRoutines)),
+        ("StubRoutines (compilerstubs)", Some(BlobKind::StubRoutines)),
+        ("StubRoutines (continuation stubs)", Some(BlobKind::Continuations)),
+        ("I2C/C2I adapters(0xbabe)", Some(BlobKind::Adapter)),
+        ("C1 Runtime handle_exception_blob", Some(BlobKind::Stub)),
+        ("handle_exception Runtime1 stub", Some(BlobKind::Stub)),
+        ("polling_page_return_handler_blob (shared runtime)", Some(BlobKind::Safepoint)),
+        ("SafepointBlob", Some(BlobKind::Safepoint)),
+        ("exception_blob (C2 runtime)", Some(BlobKind::Exception)),
+        ("handle_exception_blob (C1 runtime)", Some(BlobKind::Stub)),
+        ("forward_exception_blob (C1 runtime)", Some(BlobKind::Framed)),
+        ("Shared Runtime deopt_blob", Some(BlobKind::Deoptimization)),
+        ("deopt_blob (shared runtime)", Some(BlobKind::Deoptimization)),
+        ("uncommon_trap_blob (C2 runtime)", Some(BlobKind::UncommonTrap)),
+        ("initial_blob (stub gen)", Some(BlobKind::StubRoutines)),
+        ("continuation_blob (stub gen)", Some(BlobKind::Continuations)),
+        ("vtable chunks", Some(BlobKind::Frameless)),
         ("nmethod", None),
         ("C1 temporary CodeBuffer", None),
         ("adapters", None),
@@ -468,16 +468,16 @@ fn blobs_and_codelets_have_their_kinds_by_name_in_every_jdk() {
     for (name, kind) in blobs {
         assert_eq!(kind_of_blob(name), kind, "{name}");
     }
-    assert_eq!(kind_of_codelet("native method entry point (kind = native)"), CodeKind::InterpreterEntry);
-    assert_eq!(kind_of_codelet("slow signature handler"), CodeKind::Stub);
-    assert_eq!(kind_of_codelet("invokevirtual"), CodeKind::InterpreterFrame);
+    assert_eq!(kind_of_codelet("native method entry point (kind = native)"), BlobKind::InterpreterEntry);
+    assert_eq!(kind_of_codelet("slow signature handler"), BlobKind::Stub);
+    assert_eq!(kind_of_codelet("invokevirtual"), BlobKind::InterpreterFrame);
 }
 
 proptest::proptest! {
     #[test]
     fn any_bytes_give_sorted_spans_from_the_ranges_start_on(bytes in proptest::collection::vec(0u8.., 0..600)) {
-        for kind in [CodeKind::StubRoutines, CodeKind::Stub, CodeKind::InterpreterFrame, CodeKind::Adapter,
-            CodeKind::InterpreterEntry, CodeKind::Deoptimization, CodeKind::MethodHandles] {
+        for kind in [BlobKind::StubRoutines, BlobKind::Stub, BlobKind::InterpreterFrame, BlobKind::Adapter,
+            BlobKind::InterpreterEntry, BlobKind::Deoptimization, BlobKind::MethodHandles] {
             let spans = analyze(&bytes, BASE, kind, &[Avma(BASE.0 + 3), Avma(BASE.0 + 100_000)]);
             proptest::prop_assert_eq!(spans[0].start, BASE);
             proptest::prop_assert!(spans.is_sorted_by(|one, next| one.start < next.start && one.row != next.row));

@@ -42,7 +42,7 @@ pub(super) fn stubs(headers: &[(u64, Vec<u8>)], memory: &impl ProcessMemory) -> 
         };
         Some(NamedStub { code: Avma(*start)..Avma(start.checked_add(len)?), name: name.into() })
     };
-    starts.iter().zip(memory.read_stretches(&places)).filter_map(stub).collect()
+    starts.iter().zip(memory.read_ranges(&places)).filter_map(stub).collect()
 }
 
 /// Returns the bytes of the code up to the instruction that ends it, and whether it has a loop, as

@@ -18,8 +18,8 @@ use super::census_fields::{CensusFields, CensusLayout};
 use super::frozen_stack::FrozenStack;
 use super::heap_reader::HeapReader;
 use super::thread_sets::{Members, members};
-use crate::hotspot::attach::Hotspot;
 use crate::hotspot::java_heap::KlassReader;
+use crate::hotspot::jvm_reader::Hotspot;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::types::Avma;
 

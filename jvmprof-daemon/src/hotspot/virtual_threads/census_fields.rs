@@ -50,12 +50,12 @@ pub(super) struct CensusLayout {
     pub(super) cont: u64,
     pub(super) park_blocker: u64,
     /// Where the numbers of states are: static fields.
-    pub(super) states: Vec<(&'static str, Static)>,
+    pub(super) states: Vec<(&'static str, StaticField)>,
     /// The static field that refers to the set of the threads that are in no group; `None`: this
     /// program only counts them, with `-Djdk.trackAllThreads=false`.
-    pub(super) root_set: Option<Static>,
+    pub(super) root_set: Option<StaticField>,
     /// The static field that refers to the set of references to groups of threads.
-    pub(super) groups: Static,
+    pub(super) groups: StaticField,
     /// `java.lang.ref.Reference.referent`.
     pub(super) referent: u64,
     /// Classes of groups, and where their sets of threads are.
@@ -65,7 +65,7 @@ pub(super) struct CensusLayout {
 
 /// A static field: the slot with the reference to its class's mirror, and the offset in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Static {
+pub(super) struct StaticField {
     pub(super) mirror: Avma,
     pub(super) offset: u64,
 }
@@ -156,7 +156,7 @@ impl CensusFields {
             offsets(klass, names)?.into_iter().map(offset).collect()
         };
         let field = |klass: Avma, name: &str| Some(fields(klass, &[name])?[0]);
-        let static_of = |klass: Avma, offset| Static { mirror: Avma(klass.0 + self.mirror), offset };
+        let static_of = |klass: Avma, offset| StaticField { mirror: Avma(klass.0 + self.mirror), offset };
         let static_field = |klass: Avma, name: &str| Some(static_of(klass, field(klass, name)?));
 
         let virtual_thread = class("java/lang/VirtualThread")?;

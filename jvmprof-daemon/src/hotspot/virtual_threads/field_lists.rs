@@ -18,12 +18,12 @@ pub(crate) struct FieldLists {
     fields: u64,
     constants: u64,
     pool_bytes: u64,
-    optional: Optional,
+    optional: FieldFlagBits,
 }
 
 /// Bits of a field's flags that say that more numbers follow, or that the JVM added the field.
 #[derive(Clone, Copy, Debug)]
-struct Optional {
+struct FieldFlagBits {
     initialized: u32,
     injected: u32,
     generic: u32,
@@ -50,7 +50,7 @@ impl FieldLists {
             fields: offset("InstanceKlass::_fieldinfo_stream")?,
             constants: offset("InstanceKlass::_constants")?,
             pool_bytes: lookup.size("ConstantPool").ok()?.into(),
-            optional: Optional {
+            optional: FieldFlagBits {
                 initialized: bit("initialized")?,
                 injected: bit("injected")?,
                 generic: bit("generic")?,
@@ -132,18 +132,18 @@ pub(super) fn texts(
     layout: &JvmLayout,
     memory: &impl ProcessMemory,
 ) -> Vec<Option<Vec<u8>>> {
-    let stretch = |offset: u16, bytes| {
+    let ranges = |offset: u16, bytes| {
         let place = move |symbol: &u64| (Avma(symbol.wrapping_add(u64::from(offset))), bytes);
         symbols.iter().map(place).collect::<Vec<_>>()
     };
-    let lengths = memory.read_stretches(&stretch(layout.symbol_length, 2));
+    let lengths = memory.read_ranges(&ranges(layout.symbol_length, 2));
     let places: Vec<(Avma, usize)> = lengths
         .iter()
-        .zip(stretch(layout.symbol_body, 0))
+        .zip(ranges(layout.symbol_body, 0))
         .map(|(length, (at, _))| {
             let length = length.as_ref().and_then(|bytes| field::u16(bytes, 0)).unwrap_or(0);
             (at, usize::from(length).min(MAX_NAME))
         })
         .collect();
-    memory.read_stretches(&places)
+    memory.read_ranges(&places)
 }

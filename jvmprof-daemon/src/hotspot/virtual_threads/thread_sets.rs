@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use rand::seq::index;
 
 use super::census_error::VirtualThreadsError;
-use super::census_fields::{CensusLayout, MapLayout, Static};
+use super::census_fields::{CensusLayout, MapLayout, StaticField};
 use super::heap_reader::HeapReader;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::types::Avma;
@@ -86,7 +86,7 @@ fn chosen_groups(groups: Vec<(Avma, f64)>, most: usize) -> (Vec<(Avma, f64)>, f6
 /// Returns the object that a static field refers to.
 fn read_static<M: ProcessMemory>(
     heap: &HeapReader<'_, M>,
-    field: Static,
+    field: StaticField,
 ) -> Result<Option<Avma>, VirtualThreadsError> {
     let mirror = heap.handle(field.mirror).ok_or(VirtualThreadsError::NoSet)?;
     Ok(heap.references(&[mirror.wrapping_add(field.offset)])[0])
@@ -159,7 +159,7 @@ fn chosen_slots<M: ProcessMemory>(
         .into_iter()
         .map(|index| (first.wrapping_add((index * piece) as u64 * slot_bytes), piece * slot_bytes as usize))
         .collect();
-    let bytes = heap.memory.read_stretches(&places);
+    let bytes = heap.memory.read_ranges(&places);
     let used = places.iter().zip(bytes).flat_map(|((start, _), bytes)| {
         let bytes = bytes.unwrap_or_else(|| {
             heap.count_unresolved();

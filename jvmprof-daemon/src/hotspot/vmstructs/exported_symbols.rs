@@ -76,14 +76,14 @@ pub(crate) fn find_exports(
 
 fn read_dynamics(images: &[Image], memory: &impl ProcessMemory) -> Vec<(Image, DynamicSymbols)> {
     let places: Vec<(Avma, usize)> = images.iter().map(|image| (image.0, HEADER_BYTES)).collect();
-    let headers = memory.read_stretches(&places);
+    let headers = memory.read_ranges(&places);
     let sections: Vec<(Image, ElfHeaders)> = images
         .iter()
         .zip(headers)
         .filter_map(|(image, header)| Some((*image, ElfHeaders::parse(image.0, &header?)?)))
         .collect();
     let places: Vec<(Avma, usize)> = sections.iter().map(|(_, header)| header.dynamic).collect();
-    let bytes = memory.read_stretches(&places);
+    let bytes = memory.read_ranges(&places);
     sections
         .iter()
         .zip(bytes)
@@ -166,7 +166,7 @@ fn hash_tables(
         HashSection::SysV(at) => (Avma(at), 8),
     };
     let places: Vec<(Avma, usize)> = dynamics.iter().map(|(_, dynamic)| place(dynamic)).collect();
-    let headers = memory.read_stretches(&places);
+    let headers = memory.read_ranges(&places);
     let tables = dynamics.iter().zip(headers);
     tables
         .filter_map(|((image, dynamic), header)| {

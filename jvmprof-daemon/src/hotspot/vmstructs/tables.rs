@@ -306,7 +306,7 @@ impl Strings {
             return Err(HotspotError::Table { table: "tables of names", why: "are spread all over memory" });
         }
         let places: Vec<(Avma, usize)> = pages.iter().map(|page| (Avma(*page), PAGE as usize)).collect();
-        let read = memory.read_stretches(&places);
+        let read = memory.read_ranges(&places);
         Ok(Self(pages.into_iter().zip(read).filter_map(|(page, bytes)| Some((page, bytes?))).collect()))
     }
 

@@ -9,7 +9,7 @@ use moka::notification::RemovalCause;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
-use super::{AtomicCacheCounters, Loaded};
+use super::{AtomicCacheCounters, LoadResult};
 
 /// Bytes that an entry takes beside its data: key, hash table slot, nodes of the cache's lists.
 const ENTRY_BYTES: usize = 512;
@@ -29,7 +29,7 @@ pub(super) fn builder<K, V>(
     errors_for: Duration,
     counters: &Arc<AtomicCacheCounters>,
     kept: impl Fn(&V) -> Retention + Clone + Send + Sync + 'static,
-) -> Cache<K, Loaded<V>>
+) -> Cache<K, LoadResult<V>>
 where
     K: std::hash::Hash + Eq + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
@@ -39,7 +39,7 @@ where
     Cache::builder()
         .max_capacity(bytes)
         .eviction_policy(EvictionPolicy::lru())
-        .weigher(move |_: &K, loaded: &Loaded<V>| {
+        .weigher(move |_: &K, loaded: &LoadResult<V>| {
             let data = loaded.as_ref().map_or(0, |value| weigh(value).bytes);
             u32::try_from(data + ENTRY_BYTES).unwrap_or(u32::MAX)
         })
@@ -58,15 +58,15 @@ struct IdleExpiry<F> {
     kept: F,
 }
 
-impl<K, V, F: Fn(&V) -> Retention> Expiry<K, Loaded<V>> for IdleExpiry<F> {
-    fn expire_after_create(&self, _key: &K, loaded: &Loaded<V>, _created: Instant) -> Option<Duration> {
+impl<K, V, F: Fn(&V) -> Retention> Expiry<K, LoadResult<V>> for IdleExpiry<F> {
+    fn expire_after_create(&self, _key: &K, loaded: &LoadResult<V>, _created: Instant) -> Option<Duration> {
         Some(loaded.as_ref().map_or(self.errors_for, |value| (self.kept)(value).idle))
     }
 
     fn expire_after_read(
         &self,
         _key: &K,
-        loaded: &Loaded<V>,
+        loaded: &LoadResult<V>,
         _read: Instant,
         left: Option<Duration>,
         _changed: Instant,

@@ -99,12 +99,12 @@ enum PartKey {
 }
 
 #[derive(Clone, Debug)]
-enum Part {
+enum CachedPart {
     Symbols(Arc<FunctionSymbols>),
     Rows(Arc<UnwindRows>),
 }
 
-impl Part {
+impl CachedPart {
     fn size_bytes(&self) -> usize {
         match self {
             Self::Symbols(symbols) => symbols.size_bytes(),
@@ -113,15 +113,15 @@ impl Part {
     }
 }
 
-type Loaded<V> = Result<V, LoadError>;
+type LoadResult<V> = Result<V, LoadError>;
 
 /// Cache of files. Methods take `&self` and may be called from several threads.
 #[derive(Debug)]
 pub struct FileCache {
     limits: FileCacheLimits,
-    known: Cache<FileStat, Loaded<Arc<KeyedHeader>>>,
-    parts: Cache<PartKey, Loaded<Part>>,
-    lines: Cache<FileKey, Loaded<Option<Arc<DwarfLineTable>>>>,
+    known: Cache<FileStat, LoadResult<Arc<KeyedHeader>>>,
+    parts: Cache<PartKey, LoadResult<CachedPart>>,
+    lines: Cache<FileKey, LoadResult<Option<Arc<DwarfLineTable>>>>,
     counters: Arc<AtomicCacheCounters>,
     analyze: Option<AnalyzeCode>,
     with_lines: bool,
@@ -141,13 +141,17 @@ impl FileCache {
                     idle: 60 * idle,
                 }
             });
-        let parts =
-            builder(limits.bytes - limits.bytes / 16, limits.retry_after, &counters, move |part: &Part| {
+        let parts = builder(
+            limits.bytes - limits.bytes / 16,
+            limits.retry_after,
+            &counters,
+            move |part: &CachedPart| {
                 // The kernel program has rows of its own by then: only stacks that it can't walk
                 // need these.
-                let idle = if matches!(part, Part::Rows(_)) { idle / 4 } else { idle };
+                let idle = if matches!(part, CachedPart::Rows(_)) { idle / 4 } else { idle };
                 Retention { bytes: part.size_bytes(), idle }
-            });
+            },
+        );
         // DWARF takes long to read.
         let lines = builder(
             limits.line_bytes,
@@ -243,11 +247,11 @@ impl FileCache {
     ) -> Result<Arc<FunctionSymbols>, LoadError> {
         let part = self.part(PartKey::Symbols(*key), key, "symbols", path, open, |file| {
             FunctionSymbols::load(file, path, &places.for_key(key))
-                .map(|functions| Part::Symbols(Arc::new(functions)))
+                .map(|functions| CachedPart::Symbols(Arc::new(functions)))
         });
         match part? {
-            Part::Symbols(symbols) => Ok(symbols),
-            Part::Rows(_) => Err(LoadError::Changed { path: path.into() }),
+            CachedPart::Symbols(symbols) => Ok(symbols),
+            CachedPart::Rows(_) => Err(LoadError::Changed { path: path.into() }),
         }
     }
 
@@ -334,11 +338,11 @@ impl FileCache {
     ) -> Result<Arc<UnwindRows>, LoadError> {
         let part = self.part(PartKey::Rows(*key), key, "unwind rows", path, open, |file| {
             UnwindRows::load_within(file, self.analyze, self.limits.bytes / 2)
-                .map(|rows| Part::Rows(Arc::new(rows)))
+                .map(|rows| CachedPart::Rows(Arc::new(rows)))
         });
         match part? {
-            Part::Rows(rows) => Ok(rows),
-            Part::Symbols(_) => Err(LoadError::Changed { path: path.into() }),
+            CachedPart::Rows(rows) => Ok(rows),
+            CachedPart::Symbols(_) => Err(LoadError::Changed { path: path.into() }),
         }
     }
 
@@ -376,8 +380,8 @@ impl FileCache {
         part: &'static str,
         path: &Path,
         open: impl FnOnce() -> Result<File, OpenError>,
-        load: impl FnOnce(&ElfFile<RegularFile<'_>>) -> Result<Part, ElfError>,
-    ) -> Result<Part, LoadError> {
+        load: impl FnOnce(&ElfFile<RegularFile<'_>>) -> Result<CachedPart, ElfError>,
+    ) -> Result<CachedPart, LoadError> {
         self.get(&self.parts, part_key, || {
             let loaded = self.load(key_wanted, part, path, open, load)?;
             let (size, limit) = (loaded.size_bytes(), self.limits.bytes);
@@ -417,7 +421,7 @@ impl FileCache {
 
     fn get<K, V>(
         &self,
-        cache: &Cache<K, Loaded<V>>,
+        cache: &Cache<K, LoadResult<V>>,
         key: K,
         load: impl FnOnce() -> Result<V, LoadError>,
     ) -> Result<V, LoadError>

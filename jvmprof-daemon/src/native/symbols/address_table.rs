@@ -2,7 +2,7 @@
 
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfError;
-use crate::native::symbols::aliases::{NameRef, Names};
+use crate::native::symbols::aliases::{NameRef, SymbolAliases};
 use crate::types::Svma;
 
 /// A function that a lookup found.
@@ -32,7 +32,7 @@ pub struct SymbolTable {
     /// Functions that other ones interrupt, so that their ranges don't have their start and end:
     /// index of the range, start and size of the function. Sorted by index.
     interrupted: Box<[(u32, u32, u32)]>,
-    names: Names,
+    names: SymbolAliases,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +134,7 @@ impl TableBuilder {
         }
     }
 
-    pub(crate) fn finish(mut self, names: Names) -> SymbolTable {
+    pub(crate) fn finish(mut self, names: SymbolAliases) -> SymbolTable {
         self.make_ranges_up_to(u32::MAX);
         let (ranges, interrupted) = (self.ranges.into(), self.interrupted.into());
         SymbolTable { base: self.base, ranges, interrupted, names }

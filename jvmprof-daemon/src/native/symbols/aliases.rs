@@ -71,12 +71,12 @@ impl Alias {
 
 /// Positions of all names of a file.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct SymbolAliases {
     tables: [StringTable; 2],
     aliases: Vec<Alias>,
 }
 
-impl Names {
+impl SymbolAliases {
     /// Makes an empty list. `tables` are those of `.symtab` and `.dynsym`.
     pub(crate) fn new(tables: [StringTable; 2]) -> Self {
         Self { tables, aliases: Vec::new() }
@@ -148,9 +148,9 @@ mod tests {
     use super::*;
     use crate::types::FileOffset;
 
-    fn names_of(file: &[u8]) -> Names {
+    fn names_of(file: &[u8]) -> SymbolAliases {
         let table = StringTable { offset: FileOffset(4), size: file.len() as u64 - 4 };
-        Names::new([StringTable::default(), table])
+        SymbolAliases::new([StringTable::default(), table])
     }
 
     fn read(file: &[u8], offsets: &[(u8, u32)]) -> Option<String> {

@@ -26,7 +26,7 @@ use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile, Section};
 use crate::native::go::program::GoProgram;
 use crate::native::symbols::address_table::{AddressRange, TableBuilder};
-use crate::native::symbols::aliases::Names;
+use crate::native::symbols::aliases::SymbolAliases;
 use crate::native::symbols::string_table::StringTable;
 
 pub use crate::native::symbols::address_table::{SymbolRef, SymbolTable};
@@ -149,7 +149,7 @@ const FREE_AFTER: usize = 64 << 10;
 
 /// Builds the table. `candidates` come sorted, so that names for the same bytes are side by side.
 fn table_of(mut candidates: Vec<SymbolCandidate>, strings: [StringTable; 2], base: u64) -> SymbolTable {
-    let mut names = Names::new(strings);
+    let mut names = SymbolAliases::new(strings);
     let same_bytes = |a: &SymbolCandidate, b: &SymbolCandidate| (a.start, a.size) == (b.start, b.size);
     let functions = candidates.chunk_by(same_bytes).count();
     let mut builder = TableBuilder::new(base, functions);

@@ -204,8 +204,8 @@ fn add_to_events(own: &mut [(u32, &mut StratumSums)], strata: &[Stratum], number
     }
 }
 
-/// Returns the probability that a stretch of so many bytes has one of the random points whose
-/// distances have this mean: above zero, since no stretch is chosen that has no byte.
+/// Returns the probability that a range of so many bytes has one of the random points whose
+/// distances have this mean: above zero, since no range is chosen that has no byte.
 fn probability(bytes: u64, interval: u64) -> f64 {
     if interval == 0 {
         return 1.0;

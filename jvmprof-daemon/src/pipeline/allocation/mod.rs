@@ -3,21 +3,19 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `followed_jvm` | one JVM: its classes, censuses and totals |
+//! | `allocating_jvm` | one JVM: its classes, censuses and totals |
 //! | `class_frames` | where the class of an object stands in its stack |
 //! | `class_errors` | how well the bytes of each class are known |
 //! | `estimate` | from kept events and censuses to objects and bytes by stack |
-//! | `probed_files` | uprobes in each libjvm, for as long as a JVM that maps it is followed |
-//! | `pace` | how often events are kept and buffers counted |
+//! | `allocation_intervals` | how often events are kept and buffers counted |
 //!
 //! `docs/allocation.md` explains why the estimate is right.
 
+mod allocating_jvm;
+mod allocation_intervals;
 mod class_errors;
 mod class_frames;
 mod estimate;
-mod followed_jvm;
-mod pace;
-pub(super) mod probed_files;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,6 +24,7 @@ use std::time::{Duration, Instant};
 use jvmprof_common::allocation::{AllocationRecord, TlabRecord};
 use nix::time::{ClockId, clock_gettime};
 
+use super::jvm_followers::probed_files::{NoProbes, ProbeSet, ProbedFiles, REFUSED};
 use crate::hotspot::LiveMemory;
 use crate::hotspot::java_heap::{HeapLayout, find_allocation_functions};
 use crate::native::debuginfod::Debuginfod;
@@ -33,12 +32,11 @@ use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::{Frame, SampleLabels};
 use crate::sampler::{AllocationFunctions, AllocationMaps, BackgroundSampler, ProbedFunctions};
+use allocating_jvm::AllocatingJvm;
+use allocation_intervals::AllocationIntervals;
 pub use class_errors::{ClassError, ClassErrors};
 use class_frames::{ClassFrames, marker};
 use estimate::StratumTable;
-use followed_jvm::FollowedJvm;
-use pace::Pace;
-use probed_files::{NoProbes, ProbedFiles, Purpose, REFUSED};
 
 /// The settings of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +76,7 @@ impl Default for AllocationOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocationCounts {
     /// JVMs whose allocations can't be seen, by reason.
-    pub unseen_jvms: BTreeMap<&'static str, u64>,
+    pub unfollowed_jvms: BTreeMap<&'static str, u64>,
     /// JVMs, or libjvm files, in which ends of threads can't be seen, by reason: what threads have
     /// allocated last isn't counted.
     pub unseen_thread_ends: BTreeMap<&'static str, u64>,
@@ -121,7 +119,7 @@ pub(super) struct AllocationProfiler {
     options: AllocationOptions,
     maps: AllocationMaps,
     files: ProbedFiles<AllocationFunctions>,
-    jvms: HashMap<ProcessKey, FollowedJvm>,
+    jvms: HashMap<ProcessKey, AllocatingJvm>,
     by_pid: HashMap<u32, ProcessKey>,
     strata: StratumTable,
     /// What was counted in this window of classes without any stack.
@@ -131,13 +129,13 @@ pub(super) struct AllocationProfiler {
     errors: ClassErrors,
     classes: ClassFrames,
     not_sampled: Arc<Frame>,
-    pace: Pace,
+    intervals: AllocationIntervals,
     counts: AllocationCounts,
     /// When it began, in ns of `CLOCK_BOOTTIME`.
     since_ns: u64,
 }
 
-const PURPOSE: Purpose<AllocationFunctions> = Purpose {
+const PROBES: ProbeSet<AllocationFunctions> = ProbeSet {
     of: "allocations",
     find: find_allocation_functions,
     functions: |functions| ProbedFunctions::from(*functions),
@@ -156,7 +154,7 @@ impl AllocationProfiler {
         Self {
             options,
             maps,
-            files: ProbedFiles::new(PURPOSE, debuginfod),
+            files: ProbedFiles::new(PROBES, debuginfod),
             jvms: HashMap::new(),
             by_pid: HashMap::new(),
             strata: StratumTable::default(),
@@ -165,7 +163,7 @@ impl AllocationProfiler {
             errors: ClassErrors::default(),
             classes: ClassFrames::new(options.class),
             not_sampled: marker("[no allocation site sampled]"),
-            pace: Pace::new(&options),
+            intervals: AllocationIntervals::new(&options),
             counts: AllocationCounts::default(),
             since_ns: now.as_nanos() as u64,
         }
@@ -189,8 +187,8 @@ impl AllocationProfiler {
         self.jvms.contains_key(&key)
     }
 
-    pub(super) fn count_unseen(&mut self, reason: &'static str) {
-        *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+    pub(super) fn count_unfollowed(&mut self, reason: &'static str) {
+        *self.counts.unfollowed_jvms.entry(reason).or_default() += 1;
     }
 
     /// Begins to follow a JVM, if it can be by now. `heap`: how its objects look; `None` if it
@@ -222,21 +220,21 @@ impl AllocationProfiler {
             self.forget(earlier);
         }
         self.by_pid.insert(process.pid, process.key);
-        let mut jvm = FollowedJvm::new(process.pid, start_ns, self.since_ns);
+        let mut jvm = AllocatingJvm::new(process.pid, start_ns, self.since_ns);
         if let Some((layout, memory)) = heap {
             jvm.set_heap(layout, memory);
         }
         match probed {
             Ok(file) => {
                 jvm.file = Some(file);
-                if let Err(error) = jvm.set_target(&mut self.maps, &self.pace) {
+                if let Err(error) = jvm.set_target(&mut self.maps, &self.intervals) {
                     tracing::warn!(pid = process.pid, %error, "a JVM's allocations aren't followed");
-                    self.count_unseen("too many JVMs");
+                    self.count_unfollowed("too many JVMs");
                 }
             }
             Err(reason) => {
                 tracing::warn!(pid = process.pid, reason, "a JVM's allocations can't be seen");
-                self.count_unseen(reason);
+                self.count_unfollowed(reason);
             }
         }
         self.jvms.insert(process.key, jvm);
@@ -252,21 +250,21 @@ impl AllocationProfiler {
             if let Some(file) = jvm.file.take_if(|file| self.files.is_refused(*file)) {
                 self.files.release(file);
                 self.maps.remove_target(jvm.pid, jvm.start_ns);
-                *self.counts.unseen_jvms.entry(REFUSED).or_default() += 1;
+                *self.counts.unfollowed_jvms.entry(REFUSED).or_default() += 1;
             }
         }
-        if let Some(elapsed) = self.pace.due(Instant::now()) {
+        if let Some(elapsed) = self.intervals.due(Instant::now()) {
             let counted = self.maps.counted().collect::<Vec<_>>();
-            self.pace.divide(self.jvms.values().map(FollowedJvm::kept), &self.options);
+            self.intervals.divide(self.jvms.values().map(AllocatingJvm::kept), &self.options);
             let mut given_up = 0;
             for jvm in self.jvms.values_mut() {
                 jvm.read_counted_classes(&counted);
                 jvm.add_given_up(&self.maps);
                 given_up += jvm.take_given_up();
             }
-            self.pace.adjust_census(elapsed, given_up);
+            self.intervals.adjust_census(elapsed, given_up);
             for jvm in self.jvms.values_mut() {
-                jvm.adjust(&mut self.maps, &self.pace, &self.options);
+                jvm.adjust(&mut self.maps, &self.intervals, &self.options);
             }
         }
     }
@@ -294,7 +292,7 @@ impl AllocationProfiler {
             *self.counts.failed_censuses.entry("not followed").or_default() += 1;
             return;
         };
-        if self.pace.is_exhausted() {
+        if self.intervals.is_exhausted() {
             self.counts.skipped_censuses += 1;
             return;
         }
@@ -305,7 +303,7 @@ impl AllocationProfiler {
         }
         let took = thread_cpu_time().saturating_sub(began);
         tracing::trace!(?took, used = tlab.used, "a census");
-        self.pace.charge(took, tlab.used.saturating_sub(tlab.large_first));
+        self.intervals.charge(took, tlab.used.saturating_sub(tlab.large_first));
     }
 
     /// Counts buffers that were chosen and are not counted, since the profile has ended.
@@ -380,7 +378,7 @@ impl AllocationProfiler {
 
     /// The mean distance of kept events now, the largest of all JVMs.
     pub(super) fn interval(&self) -> u64 {
-        self.jvms.values().map(FollowedJvm::interval).max().unwrap_or(self.options.interval)
+        self.jvms.values().map(AllocatingJvm::interval).max().unwrap_or(self.options.interval)
     }
 
     fn forget(&mut self, key: ProcessKey) {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jvmprof_common::abi::Counter;
 
 use super::Counts;
-use crate::symbolize::Outcome;
+use crate::symbolize::StackOutcome;
 
 impl Counts {
     /// Returns all that is missing or incomplete, by name; zeros left out.
@@ -59,13 +59,13 @@ impl Counts {
             ("off_cpu_jvms_without_blockers".to_owned(), self.off_cpu.jvms_without_blockers),
         ]);
         losses.extend(self.allocation_losses());
-        let unseen = self.pauses.unseen_jvms.iter();
+        let unseen = self.pauses.unfollowed_jvms.iter();
         losses.extend(unseen.map(|(reason, count)| (format!("pauses_unseen_jvms: {reason}"), *count)));
         let unknown = self.pauses.unknown_sums.iter();
         losses.extend(unknown.map(|(reason, count)| (format!("pauses_unknown_sums: {reason}"), *count)));
         losses.extend(self.symbols.perf_maps.losses());
         for (outcome, samples) in &self.outcomes {
-            if let Outcome::Truncated(reason) = outcome {
+            if let StackOutcome::Truncated(reason) = outcome {
                 losses.insert(format!("truncated: {reason}"), samples.total());
             }
         }
@@ -91,7 +91,7 @@ impl Counts {
             ("allocation_tlabs_lost", self.sampler.get(Counter::TlabsLost)),
         ];
         let by_reason = [
-            ("allocation_unseen_jvms", &allocation.unseen_jvms),
+            ("allocation_unseen_jvms", &allocation.unfollowed_jvms),
             ("allocation_unseen_thread_ends", &allocation.unseen_thread_ends),
             ("allocation_failed_censuses", &allocation.failed_censuses),
         ];
@@ -134,17 +134,17 @@ mod tests {
         counts.symbols.unusable_files.insert("REASON", 1);
         counts.symbols.unreadable_jvms.insert("REASON", 1);
         counts.symbols.unnamed.insert("REASON", 1);
-        counts.allocation.unseen_jvms.insert("REASON", 1);
+        counts.allocation.unfollowed_jvms.insert("REASON", 1);
         counts.allocation.unseen_thread_ends.insert("REASON", 1);
         counts.allocation.failed_censuses.insert("REASON", 1);
-        counts.pauses.unseen_jvms.insert("REASON", 1);
+        counts.pauses.unfollowed_jvms.insert("REASON", 1);
         counts.pauses.unknown_sums.insert("REASON", 1);
         let mut counted: BTreeSet<String> = counts.all_losses().into_keys().collect();
         counted.extend(Losses::<u64>::default().iter().map(|(name, _)| name.to_owned()));
         assert_eq!(documented(), counted);
         // What is cut off has a table of its own.
         let two = SamplesByEvent::of(EventType::Cpu, 1) + SamplesByEvent::of(EventType::Allocation, 1);
-        counts.outcomes = BTreeMap::from([(Outcome::Truncated("stack unreadable"), two)]);
+        counts.outcomes = BTreeMap::from([(StackOutcome::Truncated("stack unreadable"), two)]);
         assert_eq!(counts.losses()["truncated: stack unreadable"], 2);
         assert!(DOCUMENT.contains("\n| stack unreadable |"));
     }

@@ -1,7 +1,9 @@
 //! Followers of JVMs beside their samples: allocation, pauses, and the sums that they keep
-//! themselves; and the JVMs that aren't followed yet.
+//! themselves; and the JVMs that aren't followed yet. `probed_files` has the uprobes in each
+//! libjvm.
 
 mod awaited_jvms;
+pub(super) mod probed_files;
 
 use std::time::Instant;
 
@@ -68,7 +70,7 @@ impl JvmFollowers {
     ) {
         let key = process.key;
         let reads_sums =
-            self.pauses.as_ref().is_none_or(|it| it.is_unseen(key)) && !self.summed_jvms.is_decided(key);
+            self.pauses.as_ref().is_none_or(|it| it.is_unfollowed(key)) && !self.summed_jvms.is_decided(key);
         let allocation = self.allocation.as_mut().filter(|it| !it.is_decided(key));
         let pauses = self.pauses.as_mut().filter(|it| it.wants(key));
         if (allocation.is_none() && pauses.is_none() && !reads_sums) || process.has_exited() {
@@ -124,13 +126,13 @@ impl JvmFollowers {
             && !allocation.is_decided(key)
             && targets.is_wanted(key, EventType::Allocation)
         {
-            allocation.count_unseen(NOT_READY);
+            allocation.count_unfollowed(NOT_READY);
         }
         if let Some(pauses) = &mut self.pauses
             && pauses.wants(key)
             && targets.is_wanted(key, EventType::Cpu)
         {
-            pauses.count_unseen(NOT_READY);
+            pauses.count_unfollowed(NOT_READY);
         }
     }
 }

@@ -18,14 +18,14 @@ const MAX_REMEMBERED: usize = 65_536;
 #[derive(Debug, Default)]
 pub(super) struct RelabelDrops {
     table: Option<DroppedProcesses>,
-    processes: HashMap<u32, Dropped>,
+    processes: HashMap<u32, DropEntry>,
     /// Time when the first of them is due.
     due: Option<Instant>,
     refused: u64,
 }
 
 #[derive(Debug)]
-struct Dropped {
+struct DropEntry {
     /// True if it is in the kernel's table, so that it isn't sampled.
     is_in_kernel: bool,
     step: Duration,
@@ -44,7 +44,7 @@ impl RelabelDrops {
             self.refused += 1;
             return;
         }
-        let dropped = self.processes.entry(pid).or_insert(Dropped {
+        let dropped = self.processes.entry(pid).or_insert(DropEntry {
             is_in_kernel: false,
             step: FIRST_RETRY,
             next: now,

@@ -37,7 +37,7 @@ const OTHER_HOLDERS: &str = "[other]";
 pub(super) struct Blockers {
     /// Owners of monitors are asked for, too.
     has_owners: bool,
-    jvms: HashMap<ProcessKey, FollowedJvm>,
+    jvms: HashMap<ProcessKey, BlockerJvm>,
     /// The names of this window's holders, and their methods.
     holders: HashSet<Arc<str>>,
     stacks: HolderStacks,
@@ -48,7 +48,7 @@ pub(super) struct Blockers {
 }
 
 #[derive(Debug)]
-struct FollowedJvm {
+struct BlockerJvm {
     pid: u32,
     /// `None`: it hasn't said what its threads wait for.
     found: Option<FoundJvm>,
@@ -103,7 +103,7 @@ impl Blockers {
         maps: &mut OffCpuMaps,
         now_ns: u64,
     ) {
-        let jvm = self.jvms.entry(process.key).or_insert_with(|| FollowedJvm {
+        let jvm = self.jvms.entry(process.key).or_insert_with(|| BlockerJvm {
             pid: process.pid,
             found: None,
             searches: 0,
@@ -144,9 +144,9 @@ impl Blockers {
     pub(super) fn held_by(&self, maps: &OffCpuMaps, pid: u32, thread_pointer: u64, sp: u64) -> u64 {
         let jvm = self.jvms.values().find(|jvm| jvm.pid == pid);
         let jvm = jvm.and_then(|jvm| jvm.found.as_ref()).filter(|_| self.has_owners);
-        let wanted = jvm.and_then(|jvm| Some((jvm.layout, maps.wanted_monitors(pid)?)));
-        wanted.map_or(0, |(layout, wanted)| {
-            held_monitor(&LiveMemory::new(pid), Avma(thread_pointer), sp, &layout, &wanted)
+        let contended = jvm.and_then(|jvm| Some((jvm.layout, maps.contended_monitors(pid)?)));
+        contended.map_or(0, |(layout, contended)| {
+            held_monitor(&LiveMemory::new(pid), Avma(thread_pointer), sp, &layout, &contended)
         })
     }
 

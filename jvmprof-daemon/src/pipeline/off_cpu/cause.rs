@@ -97,7 +97,7 @@ impl Cause {
 
 /// The code that a rule speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CodeKind {
+pub(super) enum RuleTarget {
     Kernel,
     /// libjvm.
     Jvm,

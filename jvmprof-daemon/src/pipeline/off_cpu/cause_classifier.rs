@@ -5,7 +5,7 @@ use std::fs;
 
 use jvmprof_common::off_cpu::WaitRecord;
 
-use super::cause::{Cause, CodeKind};
+use super::cause::{Cause, RuleTarget};
 use super::cause_rules::{BLOCK_DEVICE, DESCRIPTOR, FunctionRule, JVM, KERNEL, SYSTEM_CALLS};
 use crate::profile::model::{Frame, FrameKind};
 
@@ -134,13 +134,13 @@ fn nearest<'a>(rules: &[FunctionRule], frames: impl Iterator<Item = &'a Frame>) 
     })
 }
 
-fn code_kind(frame: &Frame) -> Option<CodeKind> {
+fn code_kind(frame: &Frame) -> Option<RuleTarget> {
     match frame.kind {
-        FrameKind::Kernel => Some(CodeKind::Kernel),
-        FrameKind::Native => frame.mapping.as_ref()?.is_libjvm().then_some(CodeKind::Jvm),
+        FrameKind::Kernel => Some(RuleTarget::Kernel),
+        FrameKind::Native => frame.mapping.as_ref()?.is_libjvm().then_some(RuleTarget::Jvm),
         // Names of perf maps have no mode.
-        FrameKind::Java => frame.lines.iter().any(|line| line.mode.is_some()).then_some(CodeKind::Java),
-        FrameKind::Stub => Some(CodeKind::Stub),
+        FrameKind::Java => frame.lines.iter().any(|line| line.mode.is_some()).then_some(RuleTarget::Java),
+        FrameKind::Stub => Some(RuleTarget::Stub),
         FrameKind::Jit | FrameKind::Class | FrameKind::Marker => None,
     }
 }

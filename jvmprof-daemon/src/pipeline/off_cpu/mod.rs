@@ -7,10 +7,10 @@
 //! | `contentions` | the waits that are for locks |
 //! | `holder_leaves` | what the stacks of `holder_stacks` look like in a profile |
 //! | `holder_stacks` | where threads were that had a monitor for which others waited |
-//! | `idle` | which waits are idle, by the rules of `idle_rules.toml` and of users |
+//! | `idle_waits` | which waits are idle, by the rules of `idle_rules.toml` and of users |
 //! | `monitor_holders` | who has a monitor |
-//! | `pace` | how often waits are kept |
-//! | `still_waiting` | waits that go on when a window ends |
+//! | `wait_interval` | how often waits are kept |
+//! | `ongoing_waits` | waits that go on when a window ends |
 //! | `virtual_threads` | what virtual threads wait for that aren't mounted |
 //! | `wait_labels` | stacks and labels that name the cause |
 //! | `weights` | what kept waits stand for |
@@ -26,12 +26,12 @@ mod cause_rules;
 mod contentions;
 mod holder_leaves;
 mod holder_stacks;
-mod idle;
+mod idle_waits;
 mod monitor_holders;
-mod pace;
-mod still_waiting;
+mod ongoing_waits;
 mod total_wait_times;
 mod virtual_threads;
+mod wait_interval;
 mod wait_labels;
 mod weights;
 
@@ -56,12 +56,12 @@ use cause_classifier::{Evidence, evidence};
 pub(super) use contentions::CONTENTION_PERIOD;
 use holder_leaves::HolderLeaves;
 use holder_stacks::TimeSpan;
-pub use idle::IdleRule;
-use idle::IdleRules;
-use pace::Pace;
-use still_waiting::{Began, StillWaiting};
+pub use idle_waits::IdleRule;
+use idle_waits::IdleRules;
+use ongoing_waits::{FirstSwitch, OngoingWaits};
 pub use total_wait_times::TotalWaitTime;
 pub use virtual_threads::{VirtualThreadCensus, virtual_wait};
+use wait_interval::WaitInterval;
 use wait_labels::WaitLabels;
 pub use wait_labels::{WAIT_LABEL, blocker_of, holder_method_of, holder_of, is_idle, wait_of};
 pub(super) use weights::estimate;
@@ -128,11 +128,11 @@ pub struct OffCpuCounts {
 pub(super) struct OffCpuProfiler {
     options: OffCpuOptions,
     maps: OffCpuMaps,
-    pace: Pace,
+    wait_interval: WaitInterval,
     frames: WaitLabels,
     idle: IdleRules,
     blockers: Blockers,
-    still_waiting: StillWaiting,
+    ongoing_waits: OngoingWaits,
     /// Samples that were taken of threads that waited on.
     inspected: u64,
     /// Samples that contentions were made of.
@@ -142,7 +142,7 @@ pub(super) struct OffCpuProfiler {
     holder_samples: u64,
     /// Threads that have ended, where their times are wanted.
     ended_threads: Vec<EndedThread>,
-    began: Began,
+    first_switch: FirstSwitch,
 }
 
 /// A stack with what it counts for.
@@ -166,24 +166,24 @@ impl OffCpuProfiler {
     /// # Errors
     /// The kernel refused the settings.
     pub(super) fn start(options: OffCpuOptions, maps: OffCpuMaps) -> Result<Self, SamplerError> {
-        let (pace, locks) = (Pace::new(&options), options.locks);
+        let (wait_interval, locks) = (WaitInterval::new(&options), options.locks);
         let idle = IdleRules::with(&options.idle);
         let mut profiler = Self {
             options,
             maps,
-            pace,
+            wait_interval,
             frames: WaitLabels::default(),
             idle,
             blockers: Blockers::new(locks),
-            still_waiting: StillWaiting::default(),
+            ongoing_waits: OngoingWaits::default(),
             inspected: 0,
             contended: 0,
             holder_leaves: HolderLeaves::default(),
             holder_samples: 0,
             ended_threads: Vec::new(),
-            began: Began::now(),
+            first_switch: FirstSwitch::now(),
         };
-        profiler.set_interval(profiler.pace.interval())?;
+        profiler.set_interval(profiler.wait_interval.interval())?;
         Ok(profiler)
     }
 
@@ -193,7 +193,7 @@ impl OffCpuProfiler {
 
     /// Returns the mean distance of points now, ns.
     pub(super) const fn interval(&self) -> u64 {
-        self.pace.interval()
+        self.wait_interval.interval()
     }
 
     fn set_interval(&mut self, interval: u64) -> Result<(), SamplerError> {
@@ -202,16 +202,16 @@ impl OffCpuProfiler {
 
     /// Switches are seen from now on.
     pub(super) fn begin(&mut self) {
-        self.began = Began::now();
+        self.first_switch = FirstSwitch::now();
     }
 
     /// Adjusts how much is kept. To be called some times a second.
     pub(super) fn maintain(&mut self) {
-        if self.began.is_recent() {
-            self.still_waiting.adopt(&mut self.maps, self.began);
+        if self.first_switch.is_recent() {
+            self.ongoing_waits.adopt(&mut self.maps, self.first_switch);
         }
         self.read_ended_threads();
-        if let Some(interval) = self.pace.adjust(Instant::now())
+        if let Some(interval) = self.wait_interval.adjust(Instant::now())
             && let Err(error) = self.set_interval(interval)
         {
             tracing::warn!(%error, "the distance of kept waits stays as it is");
@@ -221,9 +221,9 @@ impl OffCpuProfiler {
     /// Chooses among the threads that wait now those whose samples [`Self::next_waiting`] takes.
     pub(super) fn begin_inspection(&mut self) {
         let is_chosen = |part_ns: u64, interval: u64| rand::random::<f64>() < probability(part_ns, interval);
-        let limits = [self.pace.interval(), self.options.max_inspections];
+        let limits = [self.wait_interval.interval(), self.options.max_inspections];
         let now = monotonic_ns();
-        self.still_waiting.begin_inspection(&mut self.maps, limits, self.began, now, is_chosen);
+        self.ongoing_waits.begin_inspection(&mut self.maps, limits, self.first_switch, now, is_chosen);
     }
 
     /// Returns the sample of the next thread that still waits. `read_context` reads the context
@@ -232,7 +232,7 @@ impl OffCpuProfiler {
         &mut self,
         read_context: impl Fn(&WaitingThread) -> Vec<u64>,
     ) -> Option<StackSample> {
-        let sample = self.still_waiting.next_sample(&mut self.maps, &mut self.blockers, read_context);
+        let sample = self.ongoing_waits.next_sample(&mut self.maps, &mut self.blockers, read_context);
         self.inspected += u64::from(sample.is_some());
         sample
     }
@@ -251,7 +251,7 @@ impl OffCpuProfiler {
         reported_ns: u64,
         stack: NamedStack,
     ) -> WeighedWait {
-        self.pace.count();
+        self.wait_interval.count();
         let weighed = WaitWeight::new(record.waited_ns.max(1), record.interval);
         let ((own, part), runnable) = parts(record, self.options.least_ns);
         let runnable = runnable.map(|(evidence, part)| {
@@ -262,7 +262,7 @@ impl OffCpuProfiler {
         let (count, value) = (weighed.count(), weighed.value(part));
         let weight = SampleWeight { stratum: 0, events: 1, count, value };
         let span = TimeSpan::of_wait(record, reported_ns);
-        let began_ns = self.still_waiting.began_ns(tid, span.from_ns);
+        let began_ns = self.ongoing_waits.began_ns(tid, span.from_ns);
         let (blocker, holder) = self.blockers.name(key, record, span, began_ns, monotonic_ns());
         let is_contention = blocker.kind == BlockerKind::Entered as u64 && !own.is_runnable();
         let holder = holder.filter(|_| self.options.locks && is_contention);
@@ -339,7 +339,7 @@ impl OffCpuProfiler {
             short_ns,
             unfollowed_switches,
             lost_waits,
-            unreported_parts: self.still_waiting.unreported(),
+            unreported_parts: self.ongoing_waits.unreported(),
             unnamed_blockers: self.blockers.unnamed(),
             contended: self.contended,
             holder_samples: self.holder_samples,
@@ -349,12 +349,12 @@ impl OffCpuProfiler {
 }
 
 /// A part of a wait: why, and for how long, ns.
-type Part = (Evidence, u64);
+type WaitPart = (Evidence, u64);
 
 /// Divides a wait into its parts. Of a thread that waited for something, the time at its end in
 /// which it could run and didn't is one, if it is long enough. Of one that could run all the time
 /// it is the time in which its control group was out of quota.
-fn parts(record: &WaitRecord, least_ns: u64) -> (Part, Option<Part>) {
+fn parts(record: &WaitRecord, least_ns: u64) -> (WaitPart, Option<WaitPart>) {
     let (waited, least_ns) = (record.waited_ns.max(1), least_ns.max(1));
     if !is_runnable(record.state as u32) {
         let queued = Some(record.queued_ns).filter(|queued| (least_ns..waited).contains(queued));

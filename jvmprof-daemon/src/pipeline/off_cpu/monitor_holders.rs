@@ -22,7 +22,7 @@ const VIRTUAL: &str = "[virtual thread]";
 
 /// The thread that has a monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Holder {
+pub(super) struct MonitorHolder {
     /// Its id in the initial pid namespace; `None` for a virtual thread.
     pub(super) tid: Option<u32>,
     pub(super) name: String,
@@ -73,7 +73,7 @@ impl MonitorHolders {
 
     /// Returns the thread that had a monitor with this owner at `began_ns`, when the wait for it
     /// began, in ns of `CLOCK_MONOTONIC`. One that wasn't there then has only its place in memory.
-    pub(super) fn holder(&mut self, owner: u64, began_ns: u64, now_ns: u64) -> Option<Holder> {
+    pub(super) fn holder(&mut self, owner: u64, began_ns: u64, now_ns: u64) -> Option<MonitorHolder> {
         if !is_owner(owner) {
             return None;
         }
@@ -83,7 +83,7 @@ impl MonitorHolders {
         let age = age_of(&task);
         let was_there = age.is_some_and(|age| was_there(age, began_ns, monotonic_ns()));
         if thread.is_virtual.filter(|_| was_there)? {
-            return Some(Holder { tid: None, name: VIRTUAL.to_owned() });
+            return Some(MonitorHolder { tid: None, name: VIRTUAL.to_owned() });
         }
         let object = self.object(&thread);
         let may_carry = object.as_ref().map(|object| object.is_carrier);
@@ -93,7 +93,7 @@ impl MonitorHolders {
         }
         let tid = task.file_name()?.to_str()?.parse().ok()?;
         let name = object.and_then(|object| object.name).or_else(|| kernel_name(&task))?;
-        Some(Holder { tid: Some(tid), name })
+        Some(MonitorHolder { tid: Some(tid), name })
     }
 
     /// Returns what the object of a thread says; `None` if that can't be read now.

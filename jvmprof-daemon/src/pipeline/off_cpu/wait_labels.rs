@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::blockers::NamedBlocker;
 use super::cause::Cause;
 use super::cause_classifier::{DescriptorKind, Evidence, cause_of};
-use super::idle::IdleRules;
+use super::idle_waits::IdleRules;
 use jvmprof_common::blocker::BlockerKind;
 
 use crate::event_type::EventType;
@@ -205,7 +205,7 @@ fn without_scheduler(frames: &[Arc<Frame>]) -> &[Arc<Frame>] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::idle::IdleRule;
+    use super::super::idle_waits::IdleRule;
     use super::*;
     use crate::profile::model::{ExecutionMode, LabelSet, Series};
     use crate::profile::testing::batch;

@@ -2,14 +2,14 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `followed_jvm` | one JVM: its pauses and their sums |
+//! | `pausing_jvm` | one JVM: its pauses and their sums |
 //! | `stopped_label` | the label of samples that fall in a pause |
 //! | `summed_jvms` | JVMs whose pauses aren't followed: the sums that they keep themselves |
 //! | `window_pauses` | the pauses of one JVM in the open window, for its profile |
 //!
 //! `docs/pauses.md` explains what counts as a pause.
 
-mod followed_jvm;
+mod pausing_jvm;
 mod stopped_label;
 mod summed_jvms;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use jvmprof_common::pause::{JvmPauseState, PauseRecord};
 
-use super::allocation::probed_files::{NoProbes, ProbedFiles, Purpose, REFUSED};
+use super::jvm_followers::probed_files::{NoProbes, ProbeSet, ProbedFiles, REFUSED};
 use super::jvm_totals::AllJvmTotals;
 use crate::clock::monotonic_ns;
 use crate::hotspot::{PauseSymbols, PauseVariables, find_pause_symbols};
@@ -30,13 +30,13 @@ use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::LabelSet;
 use crate::sampler::{BackgroundSampler, PauseMap, ProbedFunctions, SamplerError};
-use followed_jvm::FollowedJvm;
-pub use followed_jvm::{JvmPauses, Pause};
+use pausing_jvm::PausingJvm;
+pub use pausing_jvm::{JvmPauses, Pause};
 pub use stopped_label::STOPPED_LABEL;
 use stopped_label::StoppedLabels;
 pub use summed_jvms::JvmStops;
 pub(super) use summed_jvms::SummedJvms;
-use window_pauses::{WallClock, WindowPauses};
+use window_pauses::{UnixClock, WindowPauses};
 
 /// JVMs whose pauses are kept for a recording, at most.
 const MAX_ENDED: usize = 1024;
@@ -48,7 +48,7 @@ const MAX_KEPT: usize = 20_000;
 /// The reason why the pauses of a JVM can't be seen, or are left out, beyond these.
 const TOO_MANY: &str = "too many JVMs";
 
-const PURPOSE: Purpose<PauseSymbols> = Purpose {
+const PROBES: ProbeSet<PauseSymbols> = ProbeSet {
     of: "pauses",
     find: find_pause_symbols,
     functions: |symbols| ProbedFunctions::from(symbols.functions),
@@ -58,7 +58,7 @@ const PURPOSE: Purpose<PauseSymbols> = Purpose {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PauseCounts {
     /// JVMs whose pauses can't be seen, by reason.
-    pub unseen_jvms: BTreeMap<&'static str, u64>,
+    pub unfollowed_jvms: BTreeMap<&'static str, u64>,
     /// JVMs whose pauses aren't followed and of which it isn't known how long they stop, by reason.
     pub unknown_sums: BTreeMap<&'static str, u64>,
     /// Pauses of which the kernel program said nothing, since the ring buffer was full, or whose
@@ -98,9 +98,9 @@ impl PausedJvms for PauseMap {
 pub(super) struct PauseTracker<M = PauseMap> {
     map: M,
     files: ProbedFiles<PauseSymbols>,
-    jvms: HashMap<ProcessKey, FollowedJvm>,
+    jvms: HashMap<ProcessKey, PausingJvm>,
     /// Of JVMs that can't be followed: they aren't tried again.
-    unseen: HashSet<ProcessKey>,
+    unfollowed: HashSet<ProcessKey>,
     labels: StoppedLabels,
     /// Pauses that a recording may still keep; `None`: they go into the profiles of windows.
     to_keep: Option<usize>,
@@ -116,9 +116,9 @@ impl<M: PausedJvms> PauseTracker<M> {
     pub(super) fn new(map: M, debuginfod: Option<Arc<Debuginfod>>) -> Self {
         Self {
             map,
-            files: ProbedFiles::new(PURPOSE, debuginfod),
+            files: ProbedFiles::new(PROBES, debuginfod),
             jvms: HashMap::new(),
-            unseen: HashSet::new(),
+            unfollowed: HashSet::new(),
             labels: StoppedLabels::default(),
             to_keep: None,
             window: HashMap::new(),
@@ -134,19 +134,19 @@ impl<M: PausedJvms> PauseTracker<M> {
     }
 
     pub(super) fn counts(&self, run_time: Option<(u64, u64)>) -> PauseCounts {
-        let known = |jvm: &FollowedJvm| jvm.last().copied().or_else(|| state_of(&self.map, jvm));
+        let known = |jvm: &PausingJvm| jvm.last().copied().or_else(|| state_of(&self.map, jvm));
         let lost: u64 = self.jvms.values().filter_map(|jvm| Some(known(jvm)?.lost)).sum();
         PauseCounts { lost: self.counts.lost + lost, run_time, ..self.counts.clone() }
     }
 
     /// Returns true if it is worth asking a JVM where it says why it stops.
     pub(super) fn wants(&self, key: ProcessKey) -> bool {
-        !self.jvms.contains_key(&key) && !self.unseen.contains(&key)
+        !self.jvms.contains_key(&key) && !self.unfollowed.contains(&key)
     }
 
     /// Returns true if the pauses of this JVM can't be seen.
-    pub(super) fn is_unseen(&self, key: ProcessKey) -> bool {
-        self.unseen.contains(&key)
+    pub(super) fn is_unfollowed(&self, key: ProcessKey) -> bool {
+        self.unfollowed.contains(&key)
     }
 
     /// Begins to follow a JVM, if it can be by now. `is_last`: it won't say more than it does.
@@ -181,23 +181,23 @@ impl<M: PausedJvms> PauseTracker<M> {
             self.files.release(file);
             return self.give_up(process.key, TOO_MANY);
         }
-        let jvm = FollowedJvm::new(process.pid, start_ns, file, symbols.operations, variables.image);
+        let jvm = PausingJvm::new(process.pid, start_ns, file, symbols.operations, variables.image);
         self.jvms.insert(process.key, jvm);
     }
 
     fn give_up(&mut self, key: ProcessKey, reason: &'static str) {
-        self.unseen.insert(key);
-        self.count_unseen(reason);
+        self.unfollowed.insert(key);
+        self.count_unfollowed(reason);
     }
 
-    pub(super) fn count_unseen(&mut self, reason: &'static str) {
-        *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+    pub(super) fn count_unfollowed(&mut self, reason: &'static str) {
+        *self.counts.unfollowed_jvms.entry(reason).or_default() += 1;
     }
 
     /// Attaches what is needed, and detaches what isn't any more. To be called some times a second.
     pub(super) fn maintain(&mut self, sampler: &BackgroundSampler) {
         for reason in self.files.attach_and_detach(sampler) {
-            *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+            *self.counts.unfollowed_jvms.entry(reason).or_default() += 1;
         }
         self.remove_refused();
         self.check_stops();
@@ -210,7 +210,7 @@ impl<M: PausedJvms> PauseTracker<M> {
     /// Ends following the JVMs of files in which the kernel has refused uprobes: the sums that they
     /// keep themselves may be read instead.
     fn remove_refused(&mut self) {
-        let is_refused = |jvm: &FollowedJvm| self.files.is_refused(jvm.file);
+        let is_refused = |jvm: &PausingJvm| self.files.is_refused(jvm.file);
         let refused: Vec<_> = self.jvms.extract_if(|_, jvm| is_refused(jvm)).collect();
         for (key, mut jvm) in refused {
             end_events_of(&mut self.map, &mut jvm);
@@ -274,7 +274,7 @@ impl<M: PausedJvms> PauseTracker<M> {
         let last: Vec<_> = ended.filter_map(|(key, jvm)| Some((*key, jvm.take_last()?))).collect();
         last.into_iter().for_each(|(key, pause)| self.add_to_window(key, pause));
         self.apart = 0;
-        let clock = WallClock::now();
+        let clock = UnixClock::now();
         for (key, mut pauses) in self.window.drain() {
             self.counts.taken += pauses.take(&clock, |stack, weight| add(key, stack, weight));
         }
@@ -322,10 +322,10 @@ impl<M: PausedJvms> PauseTracker<M> {
         if self.to_keep.is_none() {
             return;
         }
-        let is_old = |jvm: &FollowedJvm| jvm.until_ns.is_some_and(|until_ns| until_ns < time_ns);
-        let old: Vec<(ProcessKey, FollowedJvm)> = self.jvms.extract_if(|_, jvm| is_old(jvm)).collect();
+        let is_old = |jvm: &PausingJvm| jvm.until_ns.is_some_and(|until_ns| until_ns < time_ns);
+        let old: Vec<(ProcessKey, PausingJvm)> = self.jvms.extract_if(|_, jvm| is_old(jvm)).collect();
         for (key, jvm) in old {
-            self.unseen.insert(key);
+            self.unfollowed.insert(key);
             self.close(jvm);
         }
     }
@@ -344,8 +344,8 @@ impl<M: PausedJvms> PauseTracker<M> {
     /// Begins the next window, and forgets JVMs that have ended, or aren't wanted any more.
     pub(super) fn begin_window(&mut self, mut is_wanted: impl FnMut(ProcessKey) -> bool) {
         self.labels.clear();
-        self.unseen.retain(|key| is_wanted(*key));
-        let ended: Vec<FollowedJvm> =
+        self.unfollowed.retain(|key| is_wanted(*key));
+        let ended: Vec<PausingJvm> =
             self.jvms.extract_if(|key, _| !is_wanted(*key)).map(|(_, jvm)| jvm).collect();
         ended.into_iter().for_each(|jvm| self.close(jvm));
     }
@@ -358,7 +358,7 @@ impl<M: PausedJvms> PauseTracker<M> {
         }
     }
 
-    fn close(&mut self, mut jvm: FollowedJvm) {
+    fn close(&mut self, mut jvm: PausingJvm) {
         end_events_of(&mut self.map, &mut jvm);
         self.files.release(jvm.file);
         self.counts.lost += jvm.lost();
@@ -366,20 +366,20 @@ impl<M: PausedJvms> PauseTracker<M> {
         if self.ended.len() < MAX_ENDED {
             self.ended.push(pauses);
         } else {
-            *self.counts.unseen_jvms.entry(TOO_MANY).or_default() += 1;
+            *self.counts.unfollowed_jvms.entry(TOO_MANY).or_default() += 1;
         }
     }
 
     /// Ends following all JVMs, and returns their pauses.
     pub(super) fn take(&mut self) -> Vec<JvmPauses> {
-        let jvms: Vec<FollowedJvm> = self.jvms.drain().map(|(_, jvm)| jvm).collect();
+        let jvms: Vec<PausingJvm> = self.jvms.drain().map(|(_, jvm)| jvm).collect();
         jvms.into_iter().for_each(|jvm| self.close(jvm));
         std::mem::take(&mut self.ended)
     }
 }
 
 /// Has the kernel programs follow a JVM no longer.
-fn end_events_of(map: &mut impl PausedJvms, jvm: &mut FollowedJvm) {
+fn end_events_of(map: &mut impl PausedJvms, jvm: &mut PausingJvm) {
     // What is at its process id after that is another one's.
     if jvm.has_events() {
         let last = state_of(map, jvm);
@@ -391,7 +391,7 @@ fn end_events_of(map: &mut impl PausedJvms, jvm: &mut FollowedJvm) {
 }
 
 /// Returns what the kernel programs know of a JVM that they follow.
-fn state_of(map: &impl PausedJvms, jvm: &FollowedJvm) -> Option<JvmPauseState> {
+fn state_of(map: &impl PausedJvms, jvm: &PausingJvm) -> Option<JvmPauseState> {
     // A later process may have the id.
     map.get(jvm.pid).filter(|known| known.start_ns == jvm.start_ns)
 }

@@ -70,15 +70,15 @@ struct SummedJvm<M> {
 
 /// Sums became less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Implausible;
+struct CountersDecreased;
 
 impl<M: ProcessMemory> SummedJvm<M> {
     /// Reads the sums as of now. They stay as they were if the process is gone.
-    fn read(&mut self, now_ns: impl Fn() -> u64) -> Result<(), Implausible> {
+    fn read(&mut self, now_ns: impl Fn() -> u64) -> Result<(), CountersDecreased> {
         let Some(sums) = self.counters.read(&self.memory) else { return Ok(()) };
         let before = self.last;
         if sums.safepoints < before.safepoints || sums.to_safepoint_ns < before.to_safepoint_ns {
-            return Err(Implausible);
+            return Err(CountersDecreased);
         }
         self.last = sums;
         self.until_ns = now_ns();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::hotspot::{Image, OperationNames};
-use crate::pipeline::allocation::probed_files::ProbedFile;
+use crate::pipeline::jvm_followers::probed_files::ProbedFile;
 use crate::pipeline::jvm_totals::PauseTotals;
 use crate::types::Avma;
 
@@ -39,7 +39,7 @@ fn key(number: u64) -> ProcessKey {
 
 fn follow(tracker: &mut PauseTracker<Jvms>, number: u64, pid: u32) {
     let names = Arc::new(OperationNames::for_tests(&[]));
-    let mut jvm = FollowedJvm::new(pid, START, ProbedFile::for_tests(), names, Image(Avma(0)));
+    let mut jvm = PausingJvm::new(pid, START, ProbedFile::for_tests(), names, Image(Avma(0)));
     jvm.since_ns = Some(0);
     let target = JvmPauseState { start_ns: START, ..JvmPauseState::default() };
     tracker.map.insert(pid, target).expect("there is room");
@@ -122,7 +122,7 @@ fn jvms_that_have_ended_are_kept_up_to_a_limit_and_the_others_counted() {
     assert!(tracker.jvms.len() < 4, "{} are still waited for", tracker.jvms.len());
     assert!(!tracker.wants(key(0)), "it isn't followed again");
     assert_eq!(tracker.take().len(), MAX_ENDED);
-    assert_eq!(tracker.counts(None).unseen_jvms, BTreeMap::from([(TOO_MANY, 2)]));
+    assert_eq!(tracker.counts(None).unfollowed_jvms, BTreeMap::from([(TOO_MANY, 2)]));
 }
 
 #[test]
@@ -133,11 +133,11 @@ fn jvms_whose_uprobes_were_refused_are_each_counted_and_followed_otherwise() {
     tracker.files.refuse_for_tests(2);
     for _ in 0..2 {
         tracker.remove_refused();
-        assert_eq!(tracker.counts(None).unseen_jvms, BTreeMap::from([(REFUSED, 2)]));
+        assert_eq!(tracker.counts(None).unfollowed_jvms, BTreeMap::from([(REFUSED, 2)]));
     }
     assert!(tracker.map.0.is_empty() && !tracker.files.is_refused(ProbedFile::for_tests()));
     for number in [1, 2] {
-        assert!(tracker.is_unseen(key(number)) && !tracker.wants(key(number)));
+        assert!(tracker.is_unfollowed(key(number)) && !tracker.wants(key(number)));
     }
 }
 
@@ -183,7 +183,7 @@ fn the_pause_in_which_a_jvm_is_killed_is_in_the_window_of_its_end() {
     for (number, pid) in [(1, PID), (2, 8)] {
         follow(&mut tracker, number, pid);
         let names = Arc::new(OperationNames::for_tests(&[(0x20, "ThreadDump")]));
-        let mut jvm = FollowedJvm::new(pid, START, ProbedFile::for_tests(), names, Image(Avma(0)));
+        let mut jvm = PausingJvm::new(pid, START, ProbedFile::for_tests(), names, Image(Avma(0)));
         jvm.since_ns = Some(0);
         tracker.jvms.insert(key(number), jvm);
         let begin = PauseRecord { is_over: 0, operation: 0x30, ..pause(&mut tracker, pid, [10, 11, 11]) };

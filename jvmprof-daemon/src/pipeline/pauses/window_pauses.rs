@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
-use super::followed_jvm::{Pause, UNKNOWN};
+use super::pausing_jvm::{Pause, UNKNOWN};
 use crate::clock::monotonic_ns;
 use crate::event_type::PAUSE_BEGIN;
 use crate::pipeline::jvm_totals::PauseTotals;
@@ -22,19 +22,19 @@ const MAX_WAITING: usize = 2 * MAX_APART;
 static BEGIN: LazyLock<Arc<str>> = LazyLock::new(|| PAUSE_BEGIN.name.into());
 
 /// The operation that a JVM stopped for, and the cause of a collection.
-type Purpose = (Arc<str>, Option<Arc<str>>);
+type PauseReason = (Arc<str>, Option<Arc<str>>);
 
 #[derive(Debug, Default)]
 pub(super) struct WindowPauses {
     apart: Vec<Pause>,
-    others: BTreeMap<Purpose, PauseTotals>,
+    others: BTreeMap<PauseReason, PauseTotals>,
 }
 
 impl WindowPauses {
     /// Adds a pause; to the sums at once, if there is no room.
-    pub(super) fn add(&mut self, pause: Pause, has_room: bool) {
-        if !has_room {
-            self.others.entry(purpose(&pause)).or_default().add((&pause).into());
+    pub(super) fn add(&mut self, pause: Pause, has_capacity: bool) {
+        if !has_capacity {
+            self.others.entry(reason(&pause)).or_default().add((&pause).into());
             return;
         }
         self.apart.push(pause);
@@ -56,17 +56,17 @@ impl WindowPauses {
         let length = |pause: &Pause| Reverse(pause.to_safepoint_ns() + pause.stopped_ns());
         self.apart.select_nth_unstable_by_key(MAX_APART, length);
         for pause in self.apart.drain(MAX_APART..) {
-            self.others.entry(purpose(&pause)).or_default().add((&pause).into());
+            self.others.entry(reason(&pause)).or_default().add((&pause).into());
         }
     }
 
     /// Takes all pauses for the window's profile: hands their stacks to `add`, and returns how many
     /// they are.
-    pub(super) fn take(&mut self, clock: &WallClock, mut add: impl FnMut(NamedStack, SampleWeight)) -> u64 {
+    pub(super) fn take(&mut self, clock: &UnixClock, mut add: impl FnMut(NamedStack, SampleWeight)) -> u64 {
         self.sum_shorter();
         let mut pauses = 0;
-        let mut take = |purpose: &Purpose, labels: &SampleLabels, totals: PauseTotals| {
-            let (operation, cause) = purpose;
+        let mut take = |reason: &PauseReason, labels: &SampleLabels, totals: PauseTotals| {
+            let (operation, cause) = reason;
             let mut add_time = |time, pauses, nanoseconds| {
                 let frames = frames(operation, cause.as_ref(), time);
                 let stack = NamedStack { frames, labels: labels.clone(), pending: false };
@@ -81,27 +81,27 @@ impl WindowPauses {
         for pause in self.apart.drain(..) {
             let value = clock.since_epoch_ns(pause.began_ns).to_string().into();
             let label = SampleLabel { name: Arc::clone(&BEGIN), value };
-            take(&purpose(&pause), &SampleLabels::new([label]), (&pause).into());
+            take(&reason(&pause), &SampleLabels::new([label]), (&pause).into());
         }
-        for (purpose, totals) in std::mem::take(&mut self.others) {
-            take(&purpose, &SampleLabels::default(), totals);
+        for (reason, totals) in std::mem::take(&mut self.others) {
+            take(&reason, &SampleLabels::default(), totals);
         }
         pauses
     }
 }
 
-fn purpose(pause: &Pause) -> Purpose {
+fn reason(pause: &Pause) -> PauseReason {
     (pause.operation.clone().unwrap_or_else(|| UNKNOWN.into()), pause.cause.clone())
 }
 
 /// The time of day by `CLOCK_MONOTONIC`, as the clocks are set now.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WallClock {
+pub(super) struct UnixClock {
     /// Nanoseconds since 1970 when `CLOCK_MONOTONIC` was 0.
     zero_ns: i128,
 }
 
-impl WallClock {
+impl UnixClock {
     pub(super) fn now() -> Self {
         let monotonic = monotonic_ns();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -136,7 +136,7 @@ mod tests {
     /// Returns what a window's profile has.
     fn taken(pauses: &mut WindowPauses) -> (u64, Vec<TakenSample>) {
         let mut samples = Vec::new();
-        let clock = WallClock { zero_ns: 1_000_000 };
+        let clock = UnixClock { zero_ns: 1_000_000 };
         let count = pauses.take(&clock, |stack, weight| {
             let names: Vec<_> = stack.frames.iter().map(|frame| frame.lines[0].name.to_string()).collect();
             let begin = stack.labels.iter().next().map(|label| label.value.to_string());

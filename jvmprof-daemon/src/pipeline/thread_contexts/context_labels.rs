@@ -226,8 +226,8 @@ mod tests {
         assert_eq!(labels.bytes, room as usize * size);
         let small = record(room + 4, &[]);
         let size_of_small = CONTEXT_BYTES + small.len() + 32 + 16;
-        let has_room = labels.bytes + size_of_small <= MAX_CONTEXT_BYTES;
-        assert_eq!(pairs(&label(&mut labels, &small, 1)[0]).is_empty(), !has_room);
+        let has_capacity = labels.bytes + size_of_small <= MAX_CONTEXT_BYTES;
+        assert_eq!(pairs(&label(&mut labels, &small, 1)[0]).is_empty(), !has_capacity);
         assert!(labels.bytes <= MAX_CONTEXT_BYTES);
     }
 }

@@ -113,7 +113,7 @@ impl ThreadContexts {
         if process.context().is_none_or(|context| context.thread_keys.is_none()) {
             return None;
         }
-        if !self.unread.has_room(&self.followed, process.key) {
+        if !self.unread.has_capacity(&self.followed, process.key) {
             return None;
         }
         let followed = self.followed.entry(process.key).or_insert(FollowedProcess {

@@ -20,12 +20,12 @@ pub(super) struct UnreadProcesses {
 impl UnreadProcesses {
     /// Returns true if a process is among those that are followed, or may become one of them; else
     /// it is counted.
-    pub(super) fn has_room<T>(&mut self, followed: &HashMap<ProcessKey, T>, key: ProcessKey) -> bool {
-        let has_room = followed.len() < MAX_PROCESSES || followed.contains_key(&key);
-        if !has_room && self.known_over_limit.insert(key) {
+    pub(super) fn has_capacity<T>(&mut self, followed: &HashMap<ProcessKey, T>, key: ProcessKey) -> bool {
+        let has_capacity = followed.len() < MAX_PROCESSES || followed.contains_key(&key);
+        if !has_capacity && self.known_over_limit.insert(key) {
             self.over_limit += 1;
         }
-        has_room
+        has_capacity
     }
 
     /// Counts a process that the kernel's map has refused.
@@ -52,18 +52,18 @@ mod tests {
         let number = |number: usize| ProcessKey::numbered(number as u64);
         let mut followed = HashMap::new();
         for at in 0..MAX_PROCESSES {
-            assert!(unread.has_room(&followed, number(at)));
+            assert!(unread.has_capacity(&followed, number(at)));
             followed.insert(number(at), ());
         }
         let (late, later) = (number(MAX_PROCESSES), number(MAX_PROCESSES + 1));
         for key in [late, late, number(0), later, late] {
-            assert_eq!(unread.has_room(&followed, key), key == number(0));
+            assert_eq!(unread.has_capacity(&followed, key), key == number(0));
         }
         unread.retain(&HashSet::from([late]));
-        assert!(!unread.has_room(&followed, late));
+        assert!(!unread.has_capacity(&followed, late));
         assert_eq!(unread.over_limit, 2);
         followed.remove(&number(0));
-        assert!(unread.has_room(&followed, late), "one has ended");
+        assert!(unread.has_capacity(&followed, late), "one has ended");
         assert_eq!((unread.over_limit, unread.refused), (2, 0));
     }
 

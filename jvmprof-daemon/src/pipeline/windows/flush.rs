@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Flushed;
+use super::WindowProfiles;
 use crate::clock::monotonic_ns;
 use crate::event_type::EventType;
 use crate::pipeline::labels::LabelKey;
@@ -22,7 +22,7 @@ impl LabelKeyOfProcess for LabelKey {
 
 impl Pipeline {
     /// Returns the window's profile; the next window begins.
-    pub fn flush(&mut self) -> Flushed {
+    pub fn flush(&mut self) -> WindowProfiles {
         let state = &mut self.state;
         if !state.release {
             state.inspect_waiting();

@@ -62,14 +62,14 @@ struct ClockDeviation {
 
 /// The profiles of a window that has ended.
 #[derive(Clone, Debug)]
-pub struct Flushed {
+pub struct WindowProfiles {
     /// The window's profile of CPU time. Empty if nothing was sampled.
     pub batch: Batch,
     /// Profiles of other events, and of samples of an earlier period; mostly empty.
     pub other_batches: Vec<Batch>,
 }
 
-impl Flushed {
+impl WindowProfiles {
     pub fn into_batches(self) -> impl Iterator<Item = Batch> {
         std::iter::once(self.batch).chain(self.other_batches)
     }
@@ -262,7 +262,7 @@ impl<K: LabelKeyOfProcess> Windows<K> {
         finish: impl FnMut(K, &mut [Arc<Frame>]),
         labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
         estimate: impl FnMut(EventType, K, SampleWeight) -> (u64, u64),
-    ) -> Flushed {
+    ) -> WindowProfiles {
         self.flush_at(Clocks::now(), finish, labels, estimate)
     }
 
@@ -272,7 +272,7 @@ impl<K: LabelKeyOfProcess> Windows<K> {
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
         mut labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
         mut estimate: impl FnMut(EventType, K, SampleWeight) -> (u64, u64),
-    ) -> Flushed {
+    ) -> WindowProfiles {
         let end = self.sampling_ended.unwrap_or(now);
         let (cpu, end) = self.previous_period.take().unwrap_or((self.cpu, end));
         let stays = |key| key == self.cpu && key != cpu;
@@ -311,7 +311,7 @@ impl<K: LabelKeyOfProcess> Windows<K> {
             staying.for_each(|(_, aggregator)| aggregator.move_times(later_ms));
         }
         self.remove_empty();
-        Flushed { batch, other_batches }
+        WindowProfiles { batch, other_batches }
     }
 
     /// Returns batches of samples whose labels are there: see [`Aggregator::take_labelled`].

@@ -19,7 +19,7 @@ fn windows(began: Clocks) -> Windows<u32> {
     Windows { began, last_read: began, ..Windows::new(HZ_100, None, MAX_STACK_BYTES) }
 }
 
-fn flush(windows: &mut Windows<u32>, now: Clocks) -> Flushed {
+fn flush(windows: &mut Windows<u32>, now: Clocks) -> WindowProfiles {
     windows.flush_at(
         now,
         |_, _| {},

@@ -38,7 +38,7 @@ use activities::Activities;
 pub use activities::ActivitySamples;
 pub use from_pprof::PprofSeries;
 use function_samples::FunctionSamples;
-pub use page_columns::{CallTree, ComparedFunction, Pruned};
+pub use page_columns::{CallTree, ComparedFunction, PruneCounts};
 pub use path_hash::{InvalidPathHash, PathHash};
 pub use processes::Processes;
 use sample_times::EndTimes;

@@ -25,7 +25,7 @@ pub struct CallTree {
     pub(super) strings: Vec<Arc<str>>,
     pub(super) functions: FunctionColumns,
     pub(super) nodes: NodeColumns,
-    pub(super) top: FunctionTable,
+    pub(super) top: TopFunctionColumns,
     /// Samples in all stacks.
     pub(super) total: u64,
     /// Samples in all stacks of the base, if there is one.
@@ -33,7 +33,7 @@ pub struct CallTree {
     pub(super) base: Option<u64>,
     /// Samples of stacks that aren't whole, by the marker that says why.
     pub(super) truncated: Vec<(Arc<str>, u64)>,
-    pub(super) pruned: Pruned,
+    pub(super) pruned: PruneCounts,
     /// Of a tree of chosen activities or kinds of threads: what was taken in each, of the tree and
     /// of its base, had these not been chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub(super) struct NodeColumns {
 
 /// The functions with most samples, their own or with callees: columns again.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct FunctionTable {
+pub(super) struct TopFunctionColumns {
     pub(super) function: Vec<u32>,
     #[serde(rename = "self")]
     pub(super) own: Vec<u64>,
@@ -105,7 +105,7 @@ pub(super) struct BaseColumns {
 
 /// Counts of what the tree lost to its bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Pruned {
+pub struct PruneCounts {
     /// Nodes that aren't there by themselves. One that was given up and came back counts
     /// again.
     pub nodes: usize,
@@ -174,7 +174,7 @@ impl TreeBuilder {
         let mut writer = ColumnWriter::new(&self);
         let top = self.top(&mut writer);
         let mut nodes = NodeColumns::default();
-        let mut pruned = Pruned { nodes: self.pruned_nodes, samples: 0 };
+        let mut pruned = PruneCounts { nodes: self.pruned_nodes, samples: 0 };
         for node in &self.nodes {
             nodes.parent.push(node.parent);
             nodes.function.push(writer.function(node.function));
@@ -205,7 +205,7 @@ impl TreeBuilder {
         self.prune(max_nodes.max(2));
     }
 
-    fn top(&self, writer: &mut ColumnWriter<'_>) -> FunctionTable {
+    fn top(&self, writer: &mut ColumnWriter<'_>) -> TopFunctionColumns {
         let samples = |id: u32| &self.samples[id as usize];
         let is_code = |id: &u32| {
             let kind = self.functions[*id as usize].kind;
@@ -227,7 +227,7 @@ impl TreeBuilder {
             attributed: chosen.iter().map(|&id| base(id).attributed).collect(),
             total: chosen.iter().map(|&id| base(id).total).collect(),
         };
-        FunctionTable {
+        TopFunctionColumns {
             own: chosen.iter().map(|&id| main(id).own).collect(),
             attributed: chosen.iter().map(|&id| main(id).attributed).collect(),
             total: chosen.iter().map(|&id| main(id).total).collect(),

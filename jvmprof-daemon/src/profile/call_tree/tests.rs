@@ -40,7 +40,7 @@ impl CallTree {
         self.truncated.iter().map(|(_, samples)| samples).sum()
     }
 
-    fn pruned(&self) -> Pruned {
+    fn pruned(&self) -> PruneCounts {
         self.pruned
     }
 
@@ -112,7 +112,7 @@ fn stacks_with_common_callers_share_nodes() {
     let nodes = folded(&tree);
     let expected = [("all", 6), ("main", 6), ("main;a", 5), ("main;a;b", 3), ("main;a;c", 2)];
     assert_eq!(nodes, expected.map(|(path, total)| (path.to_owned(), total)));
-    assert_eq!(tree.pruned(), Pruned::default());
+    assert_eq!(tree.pruned(), PruneCounts::default());
 }
 
 #[test]

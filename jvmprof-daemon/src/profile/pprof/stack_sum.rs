@@ -34,7 +34,7 @@ pub enum SumError {
 
 /// The part of a location that the tree sees.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct LocationKey {
+struct SumLocationKey {
     module: i64,
     /// Part of the name where neither a function nor a module has one.
     address: u64,
@@ -43,7 +43,7 @@ struct LocationKey {
 }
 
 /// Locations, and the kind of the thread if that is known.
-type StackKey = (Vec<u64>, Option<i64>);
+type SumStackKey = (Vec<u64>, Option<i64>);
 
 /// Adds up the profiles of one series.
 #[derive(Debug, Default)]
@@ -52,8 +52,8 @@ pub struct StackSum {
     mappings: HashMap<i64, u64>,
     /// By name and file.
     functions: HashMap<(i64, i64), u64>,
-    locations: HashMap<LocationKey, u64>,
-    stacks: HashMap<StackKey, Vec<i64>>,
+    locations: HashMap<SumLocationKey, u64>,
+    stacks: HashMap<SumStackKey, Vec<i64>>,
     /// Type and unit.
     types: Option<Vec<(i64, i64)>>,
     has_thread_kinds: Option<bool>,
@@ -135,7 +135,7 @@ impl StackSum {
         let module = self.strings.index(module);
         id(&mut self.mappings, module);
         let address = if is_named { 0 } else { location.address };
-        id(&mut self.locations, LocationKey { module, address, lines })
+        id(&mut self.locations, SumLocationKey { module, address, lines })
     }
 
     /// Returns the sum; an empty profile if nothing was added.
@@ -144,7 +144,7 @@ impl StackSum {
         let mapping = |(filename, id)| Mapping { id, filename, ..Mapping::default() };
         let function = |((name, filename), id)| Function { id, name, filename, ..Function::default() };
         let mappings = &self.mappings;
-        let location = |(key, id): (LocationKey, u64)| Location {
+        let location = |(key, id): (SumLocationKey, u64)| Location {
             id,
             mapping_id: mappings.get(&key.module).copied().unwrap_or(0),
             address: key.address,
@@ -155,7 +155,7 @@ impl StackSum {
                 .collect(),
             is_folded: false,
         };
-        let sample = |((location_id, kind), value): (StackKey, Vec<i64>)| Sample {
+        let sample = |((location_id, kind), value): (SumStackKey, Vec<i64>)| Sample {
             location_id,
             value,
             label: kind.map(|str| Label { key: thread_kind, str, ..Label::default() }).into_iter().collect(),

@@ -47,7 +47,7 @@ impl fmt::Display for RecordingTitle {
 /// The data of the page: trees and what is said beside them. The names in JSON are what the page's
 /// `record.js` reads.
 #[derive(Debug, Serialize)]
-pub(super) struct Recorded<'a> {
+pub(super) struct RecordingPageData<'a> {
     #[serde(flatten)]
     pub(super) title: &'a RecordingTitle,
     /// What the nodes above stacks are, where there are any.
@@ -184,7 +184,7 @@ pub fn write_html(
         }
     }
     let first = batches.first();
-    let recorded = Recorded {
+    let recorded = RecordingPageData {
         title,
         groups,
         processes,
@@ -200,7 +200,7 @@ pub fn write_html(
 }
 
 /// Writes the page of this data.
-pub(super) fn write_page(recorded: &Recorded<'_>, out: &mut impl Write) -> Result<(), HtmlError> {
+pub(super) fn write_page(recorded: &RecordingPageData<'_>, out: &mut impl Write) -> Result<(), HtmlError> {
     let data = packed(&serde_json::to_vec(recorded)?)?;
     let nonce = format!("{:032x}", rand::random::<u128>());
     fill(&nonce, &data, out)?;

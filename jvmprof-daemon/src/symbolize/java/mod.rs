@@ -16,7 +16,7 @@ use crate::hotspot::java_heap::HeapLayout;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
     Callee, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, NamingError, PauseVariables,
-    PhysicalFrame, ProcessMemory, SafepointCounters, SampleTimes, images,
+    PhysicalFrame, ProcessMemory, ReadTimes, SafepointCounters, images,
 };
 use crate::process::{Backing, Process};
 use crate::profile::model::Mapping;
@@ -47,7 +47,7 @@ const THREADS_REFRESH_NS: u64 = 2_000_000;
 const MAX_THREAD_REFRESHES: u32 = 200;
 /// Maximum number of reads of the main class. The JVM sets it at the end of its start; the reads go
 /// on for some minutes, and then it has none.
-const MAX_FACT_READS: u32 = 12;
+const MAX_LABEL_READS: u32 = 12;
 
 /// Checks of the youngest Java frames and their callers, valid as long as the frames are cached.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl Callers {
 
 /// State of the JVM in a process.
 #[derive(Debug, Default)]
-pub(in crate::symbolize) struct Java {
+pub(in crate::symbolize) struct JvmAttachment {
     attached: Option<Box<AttachedJvm>>,
     attempts: u32,
     next_inspection_ns: u64,
@@ -87,11 +87,11 @@ pub(in crate::symbolize) struct AttachedJvm {
     stubs: StubRows,
     /// Range of the interpreter whose rows are among the stubs.
     interpreter: Range<Avma>,
-    facts: Arc<JvmLabels>,
+    labels: Arc<JvmLabels>,
     /// Mapping of all Java frames.
     mapping: Arc<Mapping>,
     /// Remaining number of reads of the labels.
-    fact_reads: u32,
+    label_reads: u32,
     refresh_ns: u64,
     /// Number of searches that samples of virtual threads have caused.
     thread_refreshes: u32,
@@ -108,7 +108,7 @@ pub(in crate::symbolize) enum JvmState {
     Unreadable(&'static str),
 }
 
-impl Java {
+impl JvmAttachment {
     pub(in crate::symbolize) fn attached_jvm(&self) -> Option<&AttachedJvm> {
         self.attached.as_deref()
     }
@@ -206,25 +206,25 @@ impl AttachedJvm {
         let began = Instant::now();
         let images = images(pid).unwrap_or_default();
         let mut hotspot = Hotspot::attach(&images, LiveMemory::new(pid))?;
-        let mut stubs = cache.stub_rows();
+        let mut stubs = cache.new_stub_rows();
         let attached = began.elapsed();
         hotspot.locate_stub_names(pid, cache);
         let blobs = hotspot.stub_blobs()?;
         let (codelets, bytes) = hotspot.codelets()?;
         stubs.update(&blobs, &codelets, interpreter(hotspot.jvm()).start, &bytes);
         tracing::debug!(pid, ?attached, taken = ?began.elapsed(), "a JVM can be read");
-        let (facts, is_final) = JvmLabels::read(&hotspot, pid);
-        let fact_reads = if is_final { 0 } else { MAX_FACT_READS };
-        let (facts, names) = (Arc::new(facts), HashMap::new());
+        let (labels, is_final) = JvmLabels::read(&hotspot, pid);
+        let label_reads = if is_final { 0 } else { MAX_LABEL_READS };
+        let (labels, names) = (Arc::new(labels), HashMap::new());
         let mapping = Arc::new(code_mapping(hotspot.jvm()));
         let interpreter = interpreter(hotspot.jvm());
         Ok(Self {
             hotspot,
             stubs,
             interpreter,
-            facts,
+            labels,
             mapping,
-            fact_reads,
+            label_reads,
             refresh_ns: FIRST_REFRESH_NS,
             thread_refreshes: 0,
             names,
@@ -232,7 +232,7 @@ impl AttachedJvm {
     }
 
     fn refresh(&mut self, pid: u32) -> JvmState {
-        self.refresh_facts(pid);
+        self.refresh_labels(pid);
         let jvm = self.hotspot.refresh().unwrap_or(false);
         let stubs = self.update_stubs().unwrap_or(false);
         let mapping = code_mapping(self.jvm());
@@ -265,19 +265,19 @@ impl AttachedJvm {
     }
 
     /// Returns the labels: another `Arc` once they have changed.
-    pub(in crate::symbolize) fn facts(&self) -> &Arc<JvmLabels> {
-        &self.facts
+    pub(in crate::symbolize) fn labels(&self) -> &Arc<JvmLabels> {
+        &self.labels
     }
 
-    fn refresh_facts(&mut self, pid: u32) {
-        if self.fact_reads == 0 {
+    fn refresh_labels(&mut self, pid: u32) {
+        if self.label_reads == 0 {
             return;
         }
-        let (facts, is_final) = JvmLabels::read(&self.hotspot, pid);
-        self.fact_reads = if is_final { 0 } else { self.fact_reads - 1 };
+        let (labels, is_final) = JvmLabels::read(&self.hotspot, pid);
+        self.label_reads = if is_final { 0 } else { self.label_reads - 1 };
         // A JVM that has ended has nothing new.
-        if facts.main_class.is_some() && facts != *self.facts {
-            self.facts = Arc::new(facts);
+        if labels.main_class.is_some() && labels != *self.labels {
+            self.labels = Arc::new(labels);
         }
     }
 
@@ -321,7 +321,7 @@ impl AttachedJvm {
         &self,
         cache: &JavaCache,
         frames: &[UserFrame],
-        times: SampleTimes,
+        times: ReadTimes,
     ) -> Vec<Result<Arc<[JavaFrame]>, NamingError>> {
         let interpreter = self.jvm().interpreter_start;
         let requests: Vec<PhysicalFrame> =
@@ -345,7 +345,7 @@ impl AttachedJvm {
         let Some((of_leaf, caller)) = code_ref(leaf, interpreter).zip(code_ref(caller, interpreter)) else {
             return false;
         };
-        match self.hotspot.is_behind_all(cache, &of_leaf) {
+        match self.hotspot.is_past_last_desc(cache, &of_leaf) {
             Some(true) => self.hotspot.is_in_static_call_stub(&of_leaf, &caller),
             Some(false) => {
                 callers.bodies.insert(*leaf);

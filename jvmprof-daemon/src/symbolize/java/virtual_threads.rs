@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::clock::monotonic_ns;
-use crate::hotspot::{CensusTimes, SampleTimes, VirtualThreads, VirtualThreadsError};
+use crate::hotspot::{CensusTimes, ReadTimes, VirtualThreads, VirtualThreadsError};
 use crate::process::Process;
 use crate::symbolize::Symbolizer;
 
@@ -61,7 +61,7 @@ impl Symbolizer {
         // What the stacks name was there until the census had ended, which takes long.
         let sampled_ns = monotonic_ns();
         let stacks = std::mem::take(&mut threads.stacks).into_iter().map(|stack| {
-            let times = SampleTimes { sampled_ns, now_ns: monotonic_ns() };
+            let times = ReadTimes { sampled_ns, now_ns: monotonic_ns() };
             let named = attached.resolve(&self.java, &stack.frames, times);
             let methods = named.into_iter().flat_map(|frame| match frame {
                 Ok(frames) => frames.iter().map(|frame| Some(Arc::clone(&frame.name))).collect(),

@@ -40,12 +40,12 @@ const OLDEST_SAMPLE_NS: u64 = 30_000_000_000;
 
 /// State that the generated code of all processes shares.
 #[derive(Debug)]
-pub(in crate::symbolize) struct JitShared {
+pub(in crate::symbolize) struct JitContext {
     budget: MemoryBudget,
     watcher: PerfMapWatcher,
 }
 
-impl JitShared {
+impl JitContext {
     /// Makes the state. `bytes` is the limit of all perf maps and jitdumps together.
     pub(in crate::symbolize) fn new(bytes: usize) -> Self {
         Self { budget: MemoryBudget::new(bytes), watcher: PerfMapWatcher::default() }
@@ -95,7 +95,7 @@ impl JitNames {
     pub(in crate::symbolize) fn frame(
         &mut self,
         lookup: AddressLookup<'_>,
-        shared: &JitShared,
+        shared: &JitContext,
         counts: &mut JitCounts,
     ) -> Result<Arc<Frame>, Arc<Frame>> {
         let AddressLookup { address, at_ns, .. } = lookup;
@@ -136,7 +136,7 @@ impl JitNames {
     pub(in crate::symbolize) fn may_have_rows(
         &mut self,
         process: &Process,
-        shared: &JitShared,
+        shared: &JitContext,
         counts: &mut JitCounts,
     ) -> bool {
         self.find_dump(process, shared, counts);
@@ -175,7 +175,7 @@ impl JitNames {
     pub(in crate::symbolize) fn begin(
         &mut self,
         process: &Process,
-        shared: &JitShared,
+        shared: &JitContext,
         now_ns: u64,
         counts: &mut JitCounts,
     ) {
@@ -192,7 +192,7 @@ impl JitNames {
     pub(in crate::symbolize) fn read_all(
         &mut self,
         process: &Process,
-        shared: &JitShared,
+        shared: &JitContext,
         now_ns: u64,
         counts: &mut JitCounts,
     ) {
@@ -204,7 +204,7 @@ impl JitNames {
     fn open_files(
         &mut self,
         process: &Process,
-        shared: &JitShared,
+        shared: &JitContext,
         counts: &mut JitCounts,
     ) -> Arc<Mutex<ProcessPerfMap>> {
         self.find_dump(process, shared, counts);
@@ -267,7 +267,7 @@ impl JitNames {
         self.waiting.clear_resolved();
     }
 
-    fn find_dump(&mut self, process: &Process, shared: &JitShared, counts: &mut JitCounts) {
+    fn find_dump(&mut self, process: &Process, shared: &JitContext, counts: &mut JitCounts) {
         if self.dump.is_some() || self.searched_version == process.version {
             return;
         }
@@ -381,7 +381,7 @@ fn read_dump(
 }
 
 /// Makes the perf map of a process, which is read as it is written from now on.
-fn new_map(process: &Process, shared: &JitShared) -> Arc<Mutex<ProcessPerfMap>> {
+fn new_map(process: &Process, shared: &JitContext) -> Arc<Mutex<ProcessPerfMap>> {
     let map = Arc::new(Mutex::new(ProcessPerfMap::new(PerfMapWriter::of(process), shared.budget.clone())));
     if let Err(error) = shared.watcher.watch(&map) {
         tracing::warn!(%error, "it is known less exactly when code was generated");

@@ -44,7 +44,7 @@ type FileNumber = u64;
 
 /// A file that is kept open.
 #[derive(Debug)]
-struct KeptOpen {
+struct OpenFileEntry {
     file: File,
     /// True if it was needed since the last [`FunctionNames::release`].
     is_wanted: bool,
@@ -60,7 +60,7 @@ pub(in crate::symbolize) struct FunctionNames {
     next_number: AtomicU64,
     /// Open files with functions that wait for their names. A container's are gone with its last
     /// process.
-    kept_open: Mutex<HashMap<FileKey, KeptOpen>>,
+    kept_open: Mutex<HashMap<FileKey, OpenFileEntry>>,
     /// True if inlined functions and lines are enabled.
     pub(in crate::symbolize) with_lines: bool,
     /// Folder of debuginfod's files.
@@ -133,7 +133,7 @@ impl FunctionNames {
         } else if kept_open.len() < MAX_OPEN
             && let Some(file) = open()
         {
-            kept_open.insert(key, KeptOpen { file, is_wanted: true });
+            kept_open.insert(key, OpenFileEntry { file, is_wanted: true });
         }
     }
 

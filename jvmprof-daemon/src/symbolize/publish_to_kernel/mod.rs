@@ -14,7 +14,7 @@ use std::time::Instant;
 use jvmprof_common::jvm::Jvm;
 
 use super::counts::SymbolCounts;
-use super::jit::JitShared;
+use super::jit::JitContext;
 use super::{ProcessSymbols, Symbolizer};
 use crate::clock::monotonic_ns;
 use crate::hotspot::LiveMemory;
@@ -54,7 +54,7 @@ pub(super) struct Publisher {
 /// The caches of the symbolizer that publishing needs.
 pub(super) struct PublishContext<'a> {
     pub(super) files: &'a FileCache,
-    pub(super) jit: &'a JitShared,
+    pub(super) jit: &'a JitContext,
     pub(super) counts: &'a mut SymbolCounts,
 }
 

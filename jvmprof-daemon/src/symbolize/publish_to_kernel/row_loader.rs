@@ -23,14 +23,14 @@ use crate::own_process::thread_priority;
 #[derive(Debug)]
 pub(in crate::symbolize) struct RowsLoader {
     requests: Sender<Request>,
-    loaded: Receiver<(FileKey, Rows)>,
+    loaded: Receiver<(FileKey, LoadedRows)>,
     loading: HashSet<FileKey>,
     /// Files that could not be read for a reason that may pass, and when.
     failed: HashMap<FileKey, Instant>,
 }
 
 /// A file's rows, none if it is malformed or has none; `None` if another try may succeed.
-type Rows = Option<FileRows>;
+type LoadedRows = Option<FileRows>;
 
 /// Time of reading from which on rows are kept on disk.
 const KEPT_FROM: Duration = Duration::from_millis(2);
@@ -136,14 +136,14 @@ impl RowsLoader {
     }
 
     /// Returns rows that have arrived.
-    pub(in crate::symbolize) fn next(&mut self) -> Option<(FileKey, Rows)> {
+    pub(in crate::symbolize) fn next(&mut self) -> Option<(FileKey, LoadedRows)> {
         let loaded = self.loaded.try_recv().ok()?;
         self.note(&loaded);
         Some(loaded)
     }
 
     /// Waits until `end` for the rows of [`Self::next`]; `None` too if nothing is requested.
-    pub(in crate::symbolize) fn wait(&mut self, end: Instant) -> Option<(FileKey, Rows)> {
+    pub(in crate::symbolize) fn wait(&mut self, end: Instant) -> Option<(FileKey, LoadedRows)> {
         if self.loading.is_empty() {
             return None;
         }
@@ -156,7 +156,7 @@ impl RowsLoader {
         }
     }
 
-    fn note(&mut self, (key, rows): &(FileKey, Rows)) {
+    fn note(&mut self, (key, rows): &(FileKey, LoadedRows)) {
         self.loading.remove(key);
         if rows.is_none() {
             self.failed.retain(|_, at| at.elapsed() < RETRY_AFTER);
@@ -165,7 +165,13 @@ impl RowsLoader {
     }
 }
 
-fn read(files: &FileCache, on_disk: Option<&RowsOnDisk>, key: &FileKey, path: &Path, file: File) -> Rows {
+fn read(
+    files: &FileCache,
+    on_disk: Option<&RowsOnDisk>,
+    key: &FileKey,
+    path: &Path,
+    file: File,
+) -> LoadedRows {
     let began = Instant::now();
     if let Some(rows) = on_disk.and_then(|on_disk| on_disk.get(key)) {
         tracing::debug!(path = %path.display(), taken = ?began.elapsed(), "unwind rows were on disk");

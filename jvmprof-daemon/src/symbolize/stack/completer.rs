@@ -19,7 +19,7 @@ use crate::symbolize::counts::SymbolCounts;
 use crate::symbolize::native::function_names::{FunctionNames, NativeLines};
 use crate::symbolize::native::mapped_files::{self, Modules};
 use crate::symbolize::publish_to_kernel::Publisher;
-use crate::symbolize::{Outcome, ProcessSymbols};
+use crate::symbolize::{ProcessSymbols, StackOutcome};
 use crate::types::Avma;
 
 /// Age of a sample up to which Java code is taken to be that of the sample's time: frames that are
@@ -46,7 +46,7 @@ impl Default for Completer {
 #[derive(Debug)]
 pub(in crate::symbolize) struct WalkedStack {
     pub(in crate::symbolize) frames: Vec<UserFrame>,
-    pub(in crate::symbolize) outcome: Outcome,
+    pub(in crate::symbolize) outcome: StackOutcome,
     /// Index of the first frame that was walked so long after the sample that other code may be
     /// there by now.
     pub(in crate::symbolize) late_from: Option<usize>,
@@ -102,10 +102,10 @@ impl StackWalk<'_> {
         let outcome = match (trusted, is_well_formed) {
             (Some(trusted), _) => {
                 frames.truncate(trusted);
-                Outcome::Truncated(REMAPPED)
+                StackOutcome::Truncated(REMAPPED)
             }
             (None, true) => self.complete(symbols, sample, &mut frames),
-            (None, false) => Outcome::Truncated("malformed frame"),
+            (None, false) => StackOutcome::Truncated("malformed frame"),
         };
         WalkedStack { frames, outcome, late_from: self.late_from, reading: self.reading }
     }
@@ -116,12 +116,12 @@ impl StackWalk<'_> {
         symbols: &mut ProcessSymbols,
         sample: &StackSample,
         stack: &mut Vec<UserFrame>,
-    ) -> Outcome {
+    ) -> StackOutcome {
         match sample.stop {
             // Without user memory there is no user stack.
-            Stop::KernelThread | Stop::NoMemory | Stop::Root => return Outcome::Whole,
+            Stop::KernelThread | Stop::NoMemory | Stop::Root => return StackOutcome::Whole,
             Stop::DepthReached | Stop::Not64Bit | Stop::Frozen | Stop::FrozenMoving => {
-                return Outcome::Truncated(sample.stop.as_str());
+                return StackOutcome::Truncated(sample.stop.as_str());
             }
             _ => {}
         }
@@ -173,11 +173,11 @@ impl StackWalk<'_> {
         }
         let last_address = Avma(stack.last().and_then(UserFrame::lookup_address).unwrap_or(0));
         match (end.stop, end.rule) {
-            (Stop::Root, _) => Outcome::Whole,
+            (Stop::Root, _) => StackOutcome::Whole,
             // A frame pointer of zero is no mark of a root: code that keeps none has whatever it
             // likes in `rbp`. Where programs and threads begin has a row.
-            (stop, _) if self.is_go_root(modules, last_address, stop) => Outcome::Whole,
-            _ if is_missing => Outcome::Truncated(Stop::RowsMissing.as_str()),
+            (stop, _) if self.is_go_root(modules, last_address, stop) => StackOutcome::Whole,
+            _ if is_missing => StackOutcome::Truncated(Stop::RowsMissing.as_str()),
             // The copy ended before the stack did: the first reason is the true one.
             (stop, rule) => {
                 let (header, last) = (&sample.header, stack.last());
@@ -198,7 +198,7 @@ impl StackWalk<'_> {
                     "a stack isn't whole"
                 );
                 let reason = if stop == Stop::StackUnreadable { sample.stop } else { stop };
-                Outcome::Truncated(reason.as_str())
+                StackOutcome::Truncated(reason.as_str())
             }
         }
     }

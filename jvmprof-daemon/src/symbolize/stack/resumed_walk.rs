@@ -42,7 +42,7 @@ impl RuleCache {
 
 /// The end of a walk: its reason, and the last rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::symbolize) struct End {
+pub(in crate::symbolize) struct WalkEnd {
     pub(in crate::symbolize) stop: Stop,
     pub(in crate::symbolize) rule: UnwindRule,
     /// Cursor of the last frame.
@@ -58,10 +58,10 @@ pub(in crate::symbolize) fn complete(
     rules: &mut RuleCache,
     mut find: impl FnMut(Avma) -> UnwindRule,
     mut generated: impl FnMut(Avma) -> Option<UnwindRule>,
-) -> End {
+) -> WalkEnd {
     let header = &sample.header;
     let Some((pc, exact)) = frames.last().map(|frame| place(frame, java)) else {
-        return End { stop: sample.stop, rule: UnwindRule::Unknown, cursor: Cursor::default() };
+        return WalkEnd { stop: sample.stop, rule: UnwindRule::Unknown, cursor: Cursor::default() };
     };
     let (sp, fp) = (StackAddress(header.tail_sp), StackAddress(header.tail_fp));
     let mut cursor = Cursor { pc: Avma(pc), sp, fp, exact };
@@ -102,14 +102,14 @@ pub(in crate::symbolize) fn complete(
             }
         };
         if let Err(stop) = stepped {
-            return End { stop, rule, cursor };
+            return WalkEnd { stop, rule, cursor };
         }
         if frames.len() >= MAX_FRAMES {
-            return End { stop: Stop::DepthReached, rule, cursor };
+            return WalkEnd { stop: Stop::DepthReached, rule, cursor };
         }
         let caller = Avma(cursor.pc.0.saturating_sub(1));
         if !is_code_address(cursor.pc) || !is_java(caller) && matches!(rule_at(caller), UnwindRule::Unknown) {
-            return End { stop: Stop::UnknownCode, rule, cursor };
+            return WalkEnd { stop: Stop::UnknownCode, rule, cursor };
         }
         target.registers = None;
         let word = FrameWord::native(cursor.pc.0, cursor.exact);

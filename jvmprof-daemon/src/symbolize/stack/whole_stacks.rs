@@ -14,7 +14,7 @@ use jvmprof_common::abi::Stop;
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{Frame, SampleLabels};
 use crate::sampler::StackSample;
-use crate::symbolize::{Outcome, SymbolizedStack};
+use crate::symbolize::{StackOutcome, SymbolizedStack};
 use crate::types::FastHasher;
 
 /// Maximum number of words. Longer stacks seldom come twice, and would push out many others.
@@ -30,13 +30,13 @@ pub(in crate::symbolize) struct WholeStackCache {
     version: u64,
     /// Stacks by the hash of their words: of those with the same hash, the last one. A growing
     /// table hashes no words again.
-    by_hash: HashMap<u64, Kept, FastHasher>,
+    by_hash: HashMap<u64, CachedStack, FastHasher>,
     hasher: FastHasher,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedStack {
     words: Box<[u64]>,
     /// Facts beside the words: where the user's begin, and what they end at.
     head_words: u16,
@@ -65,7 +65,7 @@ impl WholeStackCache {
                 labels: SampleLabels::default(),
                 pending: false,
             },
-            outcome: Outcome::Whole,
+            outcome: StackOutcome::Whole,
         })
     }
 
@@ -85,7 +85,7 @@ impl WholeStackCache {
             self.bytes += STACK_BYTES + 8 * (sample.words() + frames.len());
             let (head_words, stop) = (sample.header.head_words, sample.stop);
             let words = sample.all_words();
-            let kept = Kept { words: words.into(), head_words, stop, frames: Arc::clone(frames) };
+            let kept = CachedStack { words: words.into(), head_words, stop, frames: Arc::clone(frames) };
             // Mostly in place of one that only differs in the facts beside the words.
             if let Some(old) = self.by_hash.insert(self.hasher.hash_one(words), kept) {
                 self.bytes -= STACK_BYTES + 8 * (old.words.len() + old.frames.len());

@@ -1,7 +1,7 @@
 //! Metrics of the daemon itself.
 
 use super::Metric;
-use super::Read::{Count, Float, Number, Optional};
+use super::ValueSource::{Count, Float, Number, Optional};
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::gauge_by("jvmprof_build_info", &["version"], |_, values| {

@@ -1,7 +1,7 @@
 //! Metrics of debug files, uploaded and downloaded.
 
 use super::Metric;
-use super::Read::Optional;
+use super::ValueSource::Optional;
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::counter_by("jvmprof_debuginfo_uploads", &["result"], |snapshot, values| {

@@ -4,7 +4,7 @@
 //! folder.
 
 use super::Metric;
-use super::Read::{BySink, Number, SamplesBySink};
+use super::ValueSource::{BySink, Number, SamplesBySink};
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::counter("jvmprof_windows", Number(|snapshot| snapshot.windows)).help("Windows that have ended"),

@@ -57,12 +57,12 @@ pub struct Metric {
     pub kind: MetricKind,
     /// One sentence for people, without a full stop.
     pub help: &'static str,
-    read: Read,
+    read: ValueSource,
 }
 
 /// The source of a metric's values in a snapshot.
 #[derive(Clone, Copy, Debug)]
-enum Read {
+enum ValueSource {
     /// A number that the pipeline counts.
     Count(fn(&Counts) -> u64),
     Number(fn(&MetricsSnapshot) -> u64),
@@ -73,26 +73,26 @@ enum Read {
     BySink(fn(&DeliveryCounts) -> u64),
     SamplesBySink(fn(&DeliveryCounts) -> SamplesByEvent),
     /// Values by these labels.
-    By(&'static [&'static str], ReadValues),
+    By(&'static [&'static str], LabelledSource),
 }
 
-type ReadValues = fn(&MetricsSnapshot, &mut MetricValues);
+type LabelledSource = fn(&MetricsSnapshot, &mut MetricValues);
 
 impl Metric {
-    const fn counter(name: &'static str, read: Read) -> Self {
+    const fn counter(name: &'static str, read: ValueSource) -> Self {
         Self { name, kind: MetricKind::Counter, help: "", read }
     }
 
-    const fn gauge(name: &'static str, read: Read) -> Self {
+    const fn gauge(name: &'static str, read: ValueSource) -> Self {
         Self { name, kind: MetricKind::Gauge, help: "", read }
     }
 
-    const fn counter_by(name: &'static str, labels: &'static [&'static str], read: ReadValues) -> Self {
-        Self::counter(name, Read::By(labels, read))
+    const fn counter_by(name: &'static str, labels: &'static [&'static str], read: LabelledSource) -> Self {
+        Self::counter(name, ValueSource::By(labels, read))
     }
 
-    const fn gauge_by(name: &'static str, labels: &'static [&'static str], read: ReadValues) -> Self {
-        Self::gauge(name, Read::By(labels, read))
+    const fn gauge_by(name: &'static str, labels: &'static [&'static str], read: LabelledSource) -> Self {
+        Self::gauge(name, ValueSource::By(labels, read))
     }
 
     /// Sets the help, which no metric goes without.
@@ -103,10 +103,13 @@ impl Metric {
     /// Returns the names of its labels, if it has some.
     pub fn labels(&self) -> &'static [&'static str] {
         match self.read {
-            Read::Count(_) | Read::Number(_) | Read::Float(_) | Read::Optional(_) => &[],
-            Read::BySink(_) => &["sink"],
-            Read::SamplesBySink(_) => &["sink", "event"],
-            Read::By(labels, _) => labels,
+            ValueSource::Count(_)
+            | ValueSource::Number(_)
+            | ValueSource::Float(_)
+            | ValueSource::Optional(_) => &[],
+            ValueSource::BySink(_) => &["sink"],
+            ValueSource::SamplesBySink(_) => &["sink", "event"],
+            ValueSource::By(labels, _) => labels,
         }
     }
 
@@ -114,21 +117,21 @@ impl Metric {
     fn values(&self, snapshot: &MetricsSnapshot) -> MetricValues {
         let mut values = MetricValues::default();
         match self.read {
-            Read::Count(read) => values.set(read(&snapshot.pipeline) as f64),
-            Read::Number(read) => values.set(read(snapshot) as f64),
-            Read::Float(read) => values.set(read(snapshot)),
-            Read::Optional(read) => read(snapshot).into_iter().for_each(|value| values.set(value)),
-            Read::BySink(read) => {
+            ValueSource::Count(read) => values.set(read(&snapshot.pipeline) as f64),
+            ValueSource::Number(read) => values.set(read(snapshot) as f64),
+            ValueSource::Float(read) => values.set(read(snapshot)),
+            ValueSource::Optional(read) => read(snapshot).into_iter().for_each(|value| values.set(value)),
+            ValueSource::BySink(read) => {
                 for (sink, counts) in &snapshot.sinks {
                     values.set_by(sink, read(counts));
                 }
             }
-            Read::SamplesBySink(read) => {
+            ValueSource::SamplesBySink(read) => {
                 for (sink, counts) in &snapshot.sinks {
                     values.set_events(&[sink], read(counts));
                 }
             }
-            Read::By(_, read) => read(snapshot, &mut values),
+            ValueSource::By(_, read) => read(snapshot, &mut values),
         }
         values
     }

@@ -3,8 +3,8 @@
 use jvmprof_common::abi::{Counter, Stop};
 
 use super::Metric;
-use super::Read::{Count, Optional};
-use crate::symbolize::Outcome;
+use super::ValueSource::{Count, Optional};
+use crate::symbolize::StackOutcome;
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::counter_by("jvmprof_samples_taken", &["event"], |snapshot, values| {
@@ -34,10 +34,10 @@ pub(super) const METRICS: &[Metric] = &[
     })
     .help("Ticks of the clock at which no sample was to be taken"),
     Metric::counter_by("jvmprof_stacks", &["outcome", "event"], |snapshot, values| {
-        let whole = snapshot.pipeline.outcomes.get(&Outcome::Whole).copied().unwrap_or_default();
+        let whole = snapshot.pipeline.outcomes.get(&StackOutcome::Whole).copied().unwrap_or_default();
         values.set_events(&["whole"], whole);
         for (outcome, samples) in &snapshot.pipeline.outcomes {
-            if let Outcome::Truncated(reason) = outcome {
+            if let StackOutcome::Truncated(reason) = outcome {
                 values.set_events(&[reason], *samples);
             }
         }

@@ -1,7 +1,7 @@
 //! Metrics of naming: files, JVMs, generated code, the kernel's tables, and caches.
 
 use super::Metric;
-use super::Read::Count;
+use super::ValueSource::Count;
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::counter_by("jvmprof_unusable_files", &["reason"], |snapshot, values| {

@@ -3,12 +3,13 @@
 use jvmprof_common::abi::Counter;
 
 use super::Metric;
-use super::Read::Count;
-use crate::symbolize::Outcome;
+use super::ValueSource::Count;
+use crate::symbolize::StackOutcome;
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::counter_by("jvmprof_samples_dropped", &["where", "event"], |snapshot, values| {
-        let at_arrival = snapshot.pipeline.outcomes.get(&Outcome::Unwanted).copied().unwrap_or_default();
+        let at_arrival =
+            snapshot.pipeline.outcomes.get(&StackOutcome::NotProfiled).copied().unwrap_or_default();
         values.set_events(&["arrival"], at_arrival);
         values.set_events(&["daemon"], snapshot.pipeline.targets.dropped.saturating_sub(at_arrival));
         values.set_events(&["kernel"], snapshot.pipeline.sampler.by_event(Counter::Dropped));

@@ -6,7 +6,7 @@ use super::*;
 use crate::event_type::EventType;
 use crate::export::delivery::{DeliveryCounts, Losses};
 use crate::sampler::SamplerCounts;
-use crate::symbolize::Outcome;
+use crate::symbolize::StackOutcome;
 
 const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
 
@@ -66,8 +66,8 @@ pub(super) fn full() -> MetricsSnapshot {
     };
     snapshot.pipeline.kernel_run_time = Some((1_500_000_000, 3));
     snapshot.pipeline.outcomes = BTreeMap::from([
-        (Outcome::Whole, cpu(5) + allocated(6)),
-        (Outcome::Truncated("stack \"unreadable\"\n"), cpu(2)),
+        (StackOutcome::Whole, cpu(5) + allocated(6)),
+        (StackOutcome::Truncated("stack \"unreadable\"\n"), cpu(2)),
     ]);
     snapshot.pipeline.sampler = SamplerCounts { shed: cpu(4) + allocated(3), ..SamplerCounts::default() };
     snapshot

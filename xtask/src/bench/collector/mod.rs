@@ -19,7 +19,7 @@ use anyhow::{Context as _, bail, ensure};
 use self::access::Access;
 use self::process::{Process, Usage};
 use self::requests::{Metrics, Page};
-use super::{BenchArgs, Load, jvm};
+use super::{BenchArgs, LoadProcess, jvm};
 use crate::files;
 
 /// Interval at which the page's requests are sent and the size of the folder is read.
@@ -65,13 +65,13 @@ pub(super) fn measure(args: &BenchArgs, jvmprof: &Path, folder: &Path) -> anyhow
 }
 
 /// Starts JVMs that outlive the measurement.
-fn start_jvms(count: u32, length: Duration, folder: &Path) -> anyhow::Result<Vec<Load>> {
+fn start_jvms(count: u32, length: Duration, folder: &Path) -> anyhow::Result<Vec<LoadProcess>> {
     let jdk = jvm::prepare(folder)?;
     let lasts = (length + Duration::from_mins(10)).as_secs().to_string();
     let start = |_| {
         let mut java = Command::new(jdk.home.join("bin/java"));
         java.args(["-Xmx64m", "-XX:+UseSerialGC", "-cp"]).arg(folder);
-        Load::start(java.args(["JvmLoad", "paced", &lasts]))
+        LoadProcess::start(java.args(["JvmLoad", "paced", &lasts]))
     };
     (0..count).map(start).collect()
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
 
-use crate::bench::{BenchArgs, Load};
+use crate::bench::{BenchArgs, LoadProcess};
 
 /// The place of [`Profiler::None`] among [`all`].
 pub(super) const NONE: usize = 0;
@@ -58,7 +58,7 @@ impl Profiler {
     ///
     /// # Errors
     /// It can't be started.
-    pub(super) fn start(&self) -> anyhow::Result<Option<Load>> {
+    pub(super) fn start(&self) -> anyhow::Result<Option<LoadProcess>> {
         let mut command = match self {
             Self::None | Self::Agent { .. } => return Ok(None),
             Self::Jvmprof { program, frequency, store } => {
@@ -73,7 +73,7 @@ impl Profiler {
                 command
             }
         };
-        Load::start(command.stdout(Stdio::null()).stderr(Stdio::null())).map(Some)
+        LoadProcess::start(command.stdout(Stdio::null()).stderr(Stdio::null())).map(Some)
     }
 
     /// Returns the JVM's argument that loads it, if it is an agent.

@@ -11,13 +11,13 @@ use crate::profile::model::Batch;
 pub(in crate::app::record) struct ShownBatches {
     pub(in crate::app::record) batches: Vec<Batch>,
     /// `None` where all frames are shown.
-    pub(in crate::app::record) java: Option<JavaFrames>,
+    pub(in crate::app::record) java: Option<JavaAttribution>,
 }
 
 /// Counts of the samples of CPU time that were attributed to Java methods. Names of the fields are
 /// an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(in crate::app::record) struct JavaFrames {
+pub(in crate::app::record) struct JavaAttribution {
     /// Samples that ended in the kernel, in native code or in a stub of the JVM, and are counted as
     /// their nearest Java caller's own.
     attributed: u64,
@@ -30,10 +30,10 @@ impl ShownBatches {
         if !java {
             return Self { batches: batches.to_vec(), java: None };
         }
-        let mut frames = JavaFrames::default();
+        let mut frames = JavaAttribution::default();
         let views = batches.iter().map(JavaView::new).map(|view| {
             if view.batch.event == EventType::Cpu {
-                frames = JavaFrames { attributed: view.attributed, without_caller: view.without_caller };
+                frames = JavaAttribution { attributed: view.attributed, without_caller: view.without_caller };
             }
             view.batch
         });
@@ -41,7 +41,7 @@ impl ShownBatches {
     }
 }
 
-impl JavaFrames {
+impl JavaAttribution {
     /// Says it, with the share that `percent` makes of a number of samples.
     pub(in crate::app::record) fn print(self, percent: impl Fn(u64) -> f64) {
         stderr_line!(

@@ -46,11 +46,11 @@ struct LockRow {
     delay_ns: u64,
     /// The thread that had it when the waits with most of that time began, and that time; `None` if
     /// it is known of none.
-    holder: Option<Holder>,
+    holder: Option<HolderSummary>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Holder {
+struct HolderSummary {
     name: String,
     delay_ns: u64,
     /// The method with its line in which it had the lock while others waited most of that time, as
@@ -77,7 +77,7 @@ struct HolderDelays<'a> {
     by_method: HashMap<&'a str, u64>,
 }
 
-impl Holder {
+impl HolderSummary {
     fn new(name: &str, delays: HolderDelays<'_>) -> Self {
         let method = delays.by_method.into_iter().max_by_key(|(method, delay)| (*delay, *method));
         let method = method.map(|(name, delay_ns)| HolderMethod { name: name.to_owned(), delay_ns });
@@ -138,7 +138,7 @@ impl LockSummary {
                 method: method.to_owned(),
                 contentions: delays.contentions,
                 delay_ns: delays.delay_ns,
-                holder: longest.map(|(name, delays)| Holder::new(name, delays)),
+                holder: longest.map(|(name, delays)| HolderSummary::new(name, delays)),
             }
         };
         let mut locks: Vec<LockRow> = locks.into_iter().map(row).collect();
@@ -224,7 +224,7 @@ mod tests {
         let [lock] = &summary.locks[..] else { panic!("{summary:?}") };
         assert_eq!((&*lock.method, lock.contentions), ("Shop.buy", 5));
         let method = HolderMethod { name: "Shop.sell:7".to_owned(), delay_ns: 3_000 };
-        let holder = Holder { name: "a".to_owned(), delay_ns: 3_000, method: Some(method) };
+        let holder = HolderSummary { name: "a".to_owned(), delay_ns: 3_000, method: Some(method) };
         assert_eq!(lock.holder, Some(holder));
         assert_eq!(summary.holders, []);
     }

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use self::allocation::AllocationSummary;
 use self::hottest_functions::{TopRow, hottest_functions};
-use self::java_frames::{JavaFrames, ShownBatches};
+use self::java_frames::{JavaAttribution, ShownBatches};
 use self::jvm_time::JvmTime;
 use self::locks::LockSummary;
 use self::pauses::JvmPauseSummary;
@@ -42,7 +42,7 @@ pub(super) struct RecordingSummary {
     kernel: KernelSummary,
     daemon: DaemonSummary,
     #[serde(skip_serializing_if = "Option::is_none")]
-    java_frames: Option<JavaFrames>,
+    java_frames: Option<JavaAttribution>,
     top: Vec<TopRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     allocation: Option<AllocationSummary>,

@@ -41,7 +41,7 @@ struct WaitRow {
 
 impl WaitSummary {
     pub(in crate::app::record) fn new(batch: &Batch, counts: &OffCpuCounts) -> Self {
-        let (mut causes, mut methods) = (Rows::default(), Rows::default());
+        let (mut causes, mut methods) = (WaitRows::default(), WaitRows::default());
         let (mut waits, mut waited_ns) = (0, 0);
         let (mut idle_waits, mut idle_ns) = (0, 0);
         for sample in batch.series.iter().flat_map(|series| &series.samples) {
@@ -109,9 +109,9 @@ fn seconds(ns: u64) -> String {
 
 /// Waits and their time by something.
 #[derive(Debug, Default)]
-struct Rows<'a>(HashMap<&'a str, (u64, u64)>);
+struct WaitRows<'a>(HashMap<&'a str, (u64, u64)>);
 
-impl<'a> Rows<'a> {
+impl<'a> WaitRows<'a> {
     fn add(&mut self, name: &'a str, sample: &Sample) {
         let (waits, waited) = self.0.entry(name).or_default();
         *waits += sample.count;

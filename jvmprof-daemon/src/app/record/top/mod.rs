@@ -18,7 +18,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use super::target_end::have_ended;
 use crate::app::args::TopArgs;
 use crate::app::errors::{UsageError, check_can_profile};
-use crate::app::jvms::named::pids_of;
+use crate::app::jvms::process_arguments::pids_of;
 use crate::app::native_options;
 use crate::app::pipeline_options::cpu_options;
 use crate::app::shutdown_signals::ShutdownSignals;
@@ -26,7 +26,7 @@ use crate::app::stdout::print_report;
 use crate::event_type::EventType;
 use crate::own_process::{cpu_time, stderr_line};
 use crate::pipeline::Pipeline;
-use samples::{Samples, Slice};
+use samples::{Slice, TopSamples};
 use state::{Change, TopState};
 
 /// Interval of polls for samples, and their longest duration before keys are looked at.
@@ -63,12 +63,12 @@ async fn top(args: &TopArgs) -> anyhow::Result<()> {
         return once(args, &mut pipeline, &targets).await;
     }
     let slices = usize::try_from(args.duration.as_secs()).unwrap_or(usize::MAX);
-    let mut state = TopState::new(Samples::new(slices), args.java);
+    let mut state = TopState::new(TopSamples::new(slices), args.java);
     // Restores the terminal on a panic, too, before the panic is printed.
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
     let shown = show(&mut terminal, &mut state, &mut pipeline, &targets).await;
     ratatui::try_restore().context("cannot restore the terminal")?;
-    if shown? == End::Targets {
+    if shown? == ScreenEnd::Targets {
         stderr_line!("jvmprof: the processes have ended");
     }
     Ok(())
@@ -76,7 +76,7 @@ async fn top(args: &TopArgs) -> anyhow::Result<()> {
 
 /// The reason why the screen is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ScreenEnd {
     Asked,
     Targets,
 }
@@ -86,7 +86,7 @@ async fn show(
     state: &mut TopState,
     pipeline: &mut Pipeline,
     targets: &[u32],
-) -> anyhow::Result<End> {
+) -> anyhow::Result<ScreenEnd> {
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
     let mut hangup = signal(SignalKind::hangup()).context("cannot handle signals")?;
     let mut keys = EventStream::new();
@@ -97,18 +97,18 @@ async fn show(
         terminal.draw(|frame| screen::draw(state, frame)).context("cannot draw on the terminal")?;
         let is_changed = loop {
             tokio::select! {
-                _ = shutdown.requested() => return Ok(End::Asked),
-                _ = hangup.recv() => return Ok(End::Asked),
+                _ = shutdown.requested() => return Ok(ScreenEnd::Asked),
+                _ = hangup.recv() => return Ok(ScreenEnd::Asked),
                 event = keys.next() => match event {
                     Some(Ok(Event::Key(key))) => match state.press(key) {
-                        Change::Quit => return Ok(End::Asked),
+                        Change::Quit => return Ok(ScreenEnd::Asked),
                         Change::Redraw => break true,
                         Change::Nothing => {}
                     },
                     Some(Ok(Event::Resize(..))) => break true,
                     Some(Ok(_)) => {}
                     // The terminal is gone.
-                    Some(Err(_)) | None => return Ok(End::Asked),
+                    Some(Err(_)) | None => return Ok(ScreenEnd::Asked),
                 },
                 () = pipeline.urgent() => {
                     pipeline.poll(POLL_LIMIT);
@@ -129,7 +129,7 @@ async fn show(
         (slice_began, cpu_before) = (Instant::now(), cpu);
         state.add(take_slice(pipeline), share);
         if have_ended(None, targets) {
-            return Ok(End::Targets);
+            return Ok(ScreenEnd::Targets);
         }
     }
 }

@@ -122,7 +122,7 @@ impl Slice {
 
 /// The samples of the last seconds, and of all the time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sums {
+pub(super) struct TopTotals {
     pub(super) window: Rc<Slice>,
     pub(super) since_begin: Rc<Slice>,
 }
@@ -130,22 +130,22 @@ pub(super) struct Sums {
 /// The samples slice by slice, and their sums: of a slice that comes, not of a picture that is
 /// drawn.
 #[derive(Debug)]
-pub(super) struct Samples {
+pub(super) struct TopSamples {
     slices: VecDeque<Slice>,
     limit: usize,
-    sums: Sums,
+    totals: TopTotals,
 }
 
-impl Samples {
+impl TopSamples {
     /// `limit`: slices of the window.
     pub(super) fn new(limit: usize) -> Self {
-        Self { slices: VecDeque::new(), limit, sums: Sums::default() }
+        Self { slices: VecDeque::new(), limit, totals: TopTotals::default() }
     }
 
     pub(super) fn push(&mut self, slice: Slice) {
-        Rc::make_mut(&mut self.sums.since_begin).merge(&slice);
+        Rc::make_mut(&mut self.totals.since_begin).merge(&slice);
         if self.slices.len() < self.limit {
-            Rc::make_mut(&mut self.sums.window).merge(&slice);
+            Rc::make_mut(&mut self.totals.window).merge(&slice);
             self.slices.push_back(slice);
             return;
         }
@@ -153,12 +153,12 @@ impl Samples {
         self.slices.push_back(slice);
         let mut window = Slice::default();
         self.slices.iter().for_each(|slice| window.merge(slice));
-        self.sums.window = Rc::new(window);
+        self.totals.window = Rc::new(window);
     }
 
-    /// The sums as they are now; what comes later doesn't change them.
-    pub(super) fn sums(&self) -> &Sums {
-        &self.sums
+    /// The totals as they are now; what comes later doesn't change them.
+    pub(super) fn totals(&self) -> &TopTotals {
+        &self.totals
     }
 }
 
@@ -195,13 +195,13 @@ pub(super) mod tests {
 
     #[test]
     fn the_window_slides_and_the_whole_time_does_not() {
-        let mut samples = Samples::new(2);
+        let mut samples = TopSamples::new(2);
         [300, 400, 500].into_iter().for_each(|copies| samples.push(slice(copies)));
         let of = |slice: &Slice, chosen, java| {
             let (rows, all) = slice.rows(chosen, java, RowOrder::Own, 1, |_| true);
             (rows[0].name.clone(), rows[0].own, all)
         };
-        let Sums { window, since_begin } = samples.sums();
+        let TopTotals { window, since_begin } = samples.totals();
         assert_eq!(of(window, None, false), ("memcpy".to_owned(), 900, 1200));
         assert_eq!(of(window, Some(7), true), ("com.acme.Order.copy".to_owned(), 900, 1100));
         assert_eq!(of(since_begin, Some(9), false), ("read".to_owned(), 150, 150));

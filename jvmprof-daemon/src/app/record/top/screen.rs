@@ -159,7 +159,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::samples::Samples;
+    use super::super::samples::TopSamples;
     use super::super::samples::tests::{crowd, slice};
     use super::*;
     use crate::profile::model::FrameKind;
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn state() -> TopState {
-        let mut state = TopState::new(Samples::new(10), false);
+        let mut state = TopState::new(TopSamples::new(10), false);
         state.add(slice(300), 0.012);
         state
     }
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn jvms_that_are_not_listed_have_their_cores_together() {
-        let mut state = TopState::new(Samples::new(10), false);
+        let mut state = TopState::new(TopSamples::new(10), false);
         state.add(crowd(), 0.012);
         let lines = picture(&mut state, 100, 12);
         // 510 samples of 10 ms in 10 s, of which six are listed.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::samples::{Samples, Slice, Sums};
+use super::samples::{Slice, TopSamples, TopTotals};
 use crate::app::record::summary::hottest_functions::RowOrder;
 
 /// The effect of a key.
@@ -20,9 +20,9 @@ const PAGE: usize = 10;
 
 #[derive(Debug)]
 pub(super) struct TopState {
-    live: Samples,
+    live: TopSamples,
     /// The samples at the time of the pause.
-    paused: Option<Sums>,
+    paused: Option<TopTotals>,
     pub(super) is_since_begin: bool,
     pub(super) java: bool,
     pub(super) order: RowOrder,
@@ -39,7 +39,7 @@ pub(super) struct TopState {
 }
 
 impl TopState {
-    pub(super) fn new(samples: Samples, java: bool) -> Self {
+    pub(super) fn new(samples: TopSamples, java: bool) -> Self {
         Self {
             live: samples,
             paused: None,
@@ -67,8 +67,8 @@ impl TopState {
 
     /// The samples of the chosen time.
     pub(super) fn shown(&self) -> Rc<Slice> {
-        let sums = self.paused.as_ref().unwrap_or(self.live.sums());
-        Rc::clone(if self.is_since_begin { &sums.since_begin } else { &sums.window })
+        let totals = self.paused.as_ref().unwrap_or(self.live.totals());
+        Rc::clone(if self.is_since_begin { &totals.since_begin } else { &totals.window })
     }
 
     /// Carries out what a key stands for.
@@ -92,7 +92,7 @@ impl TopState {
             KeyCode::Char(' ') => {
                 self.paused = match self.paused {
                     Some(_) => None,
-                    None => Some(self.live.sums().clone()),
+                    None => Some(self.live.totals().clone()),
                 };
                 return Change::Redraw;
             }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn state() -> TopState {
-        let mut state = TopState::new(Samples::new(10), false);
+        let mut state = TopState::new(TopSamples::new(10), false);
         state.add(slice(300), 0.01);
         state
     }

@@ -37,7 +37,7 @@ pub(in crate::export::collector) struct PauseTimeline {
 
 /// The known parts of a pause: its two times may be in different profiles.
 #[derive(Debug, Default)]
-struct KnownPause {
+struct PauseParts {
     stopped_ns: u64,
     to_safepoint_ns: u64,
     what: String,
@@ -45,17 +45,17 @@ struct KnownPause {
 
 /// One JVM.
 #[derive(Debug, Default)]
-struct JvmPauses {
+struct PauseLaneBuilder {
     name: String,
     /// By their begins.
-    apart: BTreeMap<i64, KnownPause>,
+    apart: BTreeMap<i64, PauseParts>,
     /// Sums of pauses whose begins aren't known: their number, and nanoseconds.
     others: u64,
     others_stopped_ns: u64,
     others_to_safepoint_ns: u64,
 }
 
-impl JvmPauses {
+impl PauseLaneBuilder {
     fn add(&mut self, sample: &PauseSample<'_>, is_in_range: bool) {
         let Some(begin_ns) = sample.begin_ns else {
             if is_in_range {
@@ -140,7 +140,7 @@ impl ProfileReader {
         let selection = query.selection.of_event(EventType::Pause, wider(range));
         let series = selection.series(&self.store);
         let names = Group::Program.names(&series);
-        let mut jvms: BTreeMap<&LabelSet, JvmPauses> = BTreeMap::new();
+        let mut jvms: BTreeMap<&LabelSet, PauseLaneBuilder> = BTreeMap::new();
         let by_fingerprint: HashMap<&str, &SeriesInfo> =
             series.iter().map(|info| (info.fingerprint.as_str(), info)).collect();
         let mut profiles = selection.profiles(&self.store);
@@ -160,9 +160,9 @@ impl ProfileReader {
             samples.iter().for_each(|sample| jvm.add(sample, is_in_range));
             Ok::<(), String>(())
         })?;
-        let followed = Followed::new(&query.selection, &self.store);
+        let followed = FollowedSpans::new(&query.selection, &self.store);
         // A page chooses parts only of what has the times of samples.
-        let lane = |(labels, jvm): (&&LabelSet, &JvmPauses)| {
+        let lane = |(labels, jvm): (&&LabelSet, &PauseLaneBuilder)| {
             jvm.lane(range, &followed.spans_of(labels), query.by_times)
         };
         let mut lanes: Vec<PauseLane> = jvms.iter().filter_map(lane).collect();
@@ -201,13 +201,13 @@ fn keep_longest(lanes: &mut [PauseLane], max: usize) {
 /// The times in which JVMs have profiles, of CPU time or of pauses, within a range: in one without
 /// any, nobody knows whether it was stopped.
 #[derive(Debug)]
-struct Followed {
+struct FollowedSpans {
     range: TimeRange,
     /// Begins and ends, by the labels of a JVM.
     spans: HashMap<LabelSet, Vec<(i64, i64)>>,
 }
 
-impl Followed {
+impl FollowedSpans {
     fn new(selection: &Selection, store: &Store) -> Self {
         let range = selection.range;
         let mut spans: HashMap<LabelSet, Vec<(i64, i64)>> = HashMap::new();
@@ -268,11 +268,11 @@ mod tests {
 
     #[test]
     fn a_pause_counts_for_as_long_as_it_lies_in_the_range() {
-        let mut jvm = JvmPauses::default();
+        let mut jvm = PauseLaneBuilder::default();
         // From 9 s to 12 s, all threads stopped from 10 s on.
         jvm.add(&sample(Some(9 * SECOND), PauseTime::Stopped, 2_000_000_000), false);
         jvm.add(&sample(Some(9 * SECOND), PauseTime::ToSafepoint, 1_000_000_000), false);
-        let sums = |jvm: &JvmPauses, from, to| {
+        let sums = |jvm: &PauseLaneBuilder, from, to| {
             let lane = jvm.lane(range(from, to), &[], true)?;
             Some((lane.pauses, lane.to_safepoint_ms, lane.stopped_ms, lane.marks[0].begin_ms))
         };
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn sums_of_several_pauses_count_with_the_profile_that_has_them() {
-        let mut jvm = JvmPauses::default();
+        let mut jvm = PauseLaneBuilder::default();
         for (is_in_range, pauses) in [(true, 7), (false, 100)] {
             jvm.add(&PauseSample { pauses, ..sample(None, PauseTime::Stopped, 3_000_000) }, is_in_range);
         }
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_time_without_profiles_is_known_where_it_is_asked_for() {
-        let mut jvm = JvmPauses::default();
+        let mut jvm = PauseLaneBuilder::default();
         jvm.add(&sample(Some(SECOND), PauseTime::Stopped, 1), true);
         let followed = |spans: &[(u64, u64)], has_spans| {
             let lane = jvm.lane(range(0, 10), spans, has_spans).expect("it has a pause");
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn of_too_many_marks_the_longest_are_kept() {
-        let mut jvm = JvmPauses::default();
+        let mut jvm = PauseLaneBuilder::default();
         for number in 0..10 {
             let length = if number < 4 { 9_000_000 } else { number };
             jvm.add(&sample(Some(number as i64 * SECOND), PauseTime::Stopped, length), true);

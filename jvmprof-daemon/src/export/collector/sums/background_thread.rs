@@ -24,10 +24,10 @@ const MAX_REFUSED: usize = 100_000;
 
 /// Periods of series that have no exact sum, with their newest profile: a later one makes them
 /// worth another try.
-type Refused = HashSet<(String, SumPeriod, u64)>;
+type InexactPeriods = HashSet<(String, SumPeriod, u64)>;
 
 /// The result of making one sum.
-enum Outcome {
+enum SumOutcome {
     Stored,
     /// Its profiles have changed meanwhile.
     Outdated,
@@ -51,12 +51,12 @@ pub struct SumCounts {
 }
 
 impl SumCounts {
-    fn count(&mut self, outcome: &Outcome) {
+    fn count(&mut self, outcome: &SumOutcome) {
         *match outcome {
-            Outcome::Stored => &mut self.stored,
-            Outcome::Outdated => &mut self.outdated,
-            Outcome::Refused => &mut self.refused,
-            Outcome::Failed => &mut self.failed,
+            SumOutcome::Stored => &mut self.stored,
+            SumOutcome::Outdated => &mut self.outdated,
+            SumOutcome::Refused => &mut self.refused,
+            SumOutcome::Failed => &mut self.failed,
         } += 1;
     }
 }
@@ -112,7 +112,7 @@ pub fn sum_all(store: &Arc<Store>, until: UnixNanos) -> SumCounts {
 #[derive(Debug)]
 struct SumSearch {
     store: Arc<Store>,
-    refused: Refused,
+    refused: InexactPeriods,
     counts: Arc<Mutex<SumCounts>>,
     is_stopped: Arc<AtomicBool>,
     /// It rests so many times as long as it worked.
@@ -123,7 +123,7 @@ impl SumSearch {
     /// Makes a search without rest.
     fn new(store: Arc<Store>) -> Self {
         let (counts, is_stopped) = (Arc::default(), Arc::default());
-        Self { store, refused: Refused::new(), counts, is_stopped, rest: 0 }
+        Self { store, refused: InexactPeriods::new(), counts, is_stopped, rest: 0 }
     }
 
     fn sum_finished(&mut self, until: UnixNanos) {
@@ -141,9 +141,9 @@ impl SumSearch {
                 let outcome = sum_one(&self.store, sum);
                 self.counts.lock().unwrap_or_else(PoisonError::into_inner).count(&outcome);
                 match outcome {
-                    Outcome::Stored => {}
-                    Outcome::Outdated => is_outdated = true,
-                    Outcome::Refused => {
+                    SumOutcome::Stored => {}
+                    SumOutcome::Outdated => is_outdated = true,
+                    SumOutcome::Refused => {
                         if self.refused.len() >= MAX_REFUSED {
                             // The next search begins with the newest: this one would never end.
                             self.refused.clear();
@@ -153,7 +153,7 @@ impl SumSearch {
                         let fingerprint = sum.parts.first().map(|part| part.fingerprint.clone());
                         self.refused.insert((fingerprint.unwrap_or_default(), sum.period, newest));
                     }
-                    Outcome::Failed => return,
+                    SumOutcome::Failed => return,
                 }
                 thread::park_timeout(began.elapsed() * self.rest);
                 began = Instant::now();
@@ -165,7 +165,7 @@ impl SumSearch {
     }
 }
 
-fn sum_one(store: &Store, sum: &MissingSum) -> Outcome {
+fn sum_one(store: &Store, sum: &MissingSum) -> SumOutcome {
     let series = sum.parts.first().map_or("", |part| &part.fingerprint);
     let written = match sum_period(store, sum) {
         Ok(bytes) => match store.write_sum(sum, &bytes) {
@@ -175,16 +175,16 @@ fn sum_one(store: &Store, sum: &MissingSum) -> Outcome {
         Err(PeriodSumError::Unread(error)) => Err(error),
         Err(error) => {
             tracing::debug!(series, %error, "a period has no sum");
-            return Outcome::Refused;
+            return SumOutcome::Refused;
         }
     };
     match written {
-        Ok(SumWrite::Stored) => Outcome::Stored,
-        Ok(SumWrite::Outdated) => Outcome::Outdated,
-        Ok(SumWrite::TooLarge) => Outcome::Refused,
+        Ok(SumWrite::Stored) => SumOutcome::Stored,
+        Ok(SumWrite::Outdated) => SumOutcome::Outdated,
+        Ok(SumWrite::TooLarge) => SumOutcome::Refused,
         Err(error) => {
             tracing::warn!(series, %error, "a sum can't be made now");
-            Outcome::Failed
+            SumOutcome::Failed
         }
     }
 }

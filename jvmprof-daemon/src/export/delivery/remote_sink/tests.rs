@@ -30,12 +30,12 @@ async fn sender_to(answer: ScriptedAnswer, options: DeliveryOptions) -> Sender {
 
 /// Ends the task of the request that is under way, as a panic in it would.
 async fn break_down(sender: &mut Sender) {
-    assert!(!sender.server.has_room(), "{:?}", sender.server);
+    assert!(!sender.server.has_capacity(), "{:?}", sender.server);
     sender.under_way.abort_all();
     let ended = sender.under_way.join_next_with_id().await.expect("a task");
     assert!(ended.is_err());
     sender.conclude(ended).await;
-    assert!(sender.attempts.is_empty() && sender.server.has_room(), "{:?}", sender.server);
+    assert!(sender.attempts.is_empty() && sender.server.has_capacity(), "{:?}", sender.server);
     let counts = sender.sink_queue.state().counts;
     assert_eq!(counts.unaccounted(), 0);
     let counts = counts.of_all_events();

@@ -12,12 +12,12 @@ use crate::export::delivery::options::MAX_CONCURRENCY;
 const MAX_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Load {
+struct ServerLoad {
     requests: usize,
     bytes: usize,
 }
 
-impl Load {
+impl ServerLoad {
     fn remove(&mut self, bytes: usize) {
         self.requests = self.requests.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
@@ -32,21 +32,21 @@ pub(super) struct Concurrency {
     /// The most that this becomes.
     most: usize,
     /// That began since the last failure.
-    current: Load,
+    current: ServerLoad,
     /// That began before it.
-    stale: Load,
+    stale: ServerLoad,
 }
 
 impl Concurrency {
     /// Begins with a limit of one.
     pub(super) fn new(most: usize) -> Self {
-        Self { limit: 1, most, current: Load::default(), stale: Load::default() }
+        Self { limit: 1, most, current: ServerLoad::default(), stale: ServerLoad::default() }
     }
 
     /// Returns true if a further request may begin. Together with those that hang they are twice as
     /// many as the limit becomes.
-    pub(super) fn has_room(&self) -> bool {
-        let Load { requests, bytes } = self.current;
+    pub(super) fn has_capacity(&self) -> bool {
+        let ServerLoad { requests, bytes } = self.current;
         let all = requests + self.stale.requests;
         if all == 0 {
             return true;
@@ -76,7 +76,7 @@ impl Concurrency {
     /// A request failed: what is under way has begun before that.
     pub(super) fn note_failure(&mut self) {
         self.limit = 1;
-        let Load { requests, bytes } = std::mem::take(&mut self.current);
+        let ServerLoad { requests, bytes } = std::mem::take(&mut self.current);
         self.stale.requests += requests;
         self.stale.bytes += bytes;
     }
@@ -96,31 +96,31 @@ mod tests {
     fn the_limit_is_one_after_a_failure_and_grows_with_each_answer() {
         let mut concurrency = with_limit(100);
         for _ in 0..32 {
-            assert!(concurrency.has_room());
+            assert!(concurrency.has_capacity());
             concurrency.begin(1);
         }
-        assert!(!concurrency.has_room());
+        assert!(!concurrency.has_capacity());
         (0..32).for_each(|_| concurrency.end(1, true));
         concurrency.note_failure();
         concurrency.begin(1);
-        assert!(!concurrency.has_room());
+        assert!(!concurrency.has_capacity());
         concurrency.note_delivered();
-        assert!(concurrency.has_room());
+        assert!(concurrency.has_capacity());
     }
 
     #[test]
     fn what_hangs_from_before_a_failure_takes_no_room_but_memory() {
         let mut concurrency = with_limit(4);
         (0..4).for_each(|_| concurrency.begin(1));
-        assert!(!concurrency.has_room());
+        assert!(!concurrency.has_capacity());
         concurrency.note_failure();
-        assert!(concurrency.has_room());
+        assert!(concurrency.has_capacity());
         concurrency.begin(1);
-        assert!(!concurrency.has_room());
+        assert!(!concurrency.has_capacity());
         (0..4).for_each(|_| concurrency.end(1, false));
-        assert!(!concurrency.has_room());
+        assert!(!concurrency.has_capacity());
         concurrency.end(1, true);
-        assert!(concurrency.has_room());
+        assert!(concurrency.has_capacity());
     }
 
     #[test]
@@ -128,19 +128,19 @@ mod tests {
         let mut concurrency = with_limit(32);
         // However large: it is alone.
         concurrency.begin(16 << 20);
-        assert!(!concurrency.has_room());
+        assert!(!concurrency.has_capacity());
         concurrency.note_failure();
-        assert!(!concurrency.has_room(), "memory is full of what hangs");
+        assert!(!concurrency.has_capacity(), "memory is full of what hangs");
         concurrency.end(16 << 20, false);
         for _ in 0..MAX_CONCURRENCY {
-            assert!(concurrency.has_room());
+            assert!(concurrency.has_capacity());
             concurrency.begin(1);
             concurrency.note_failure();
         }
-        assert!(!concurrency.has_room(), "the ledger is full of what hangs");
+        assert!(!concurrency.has_capacity(), "the ledger is full of what hangs");
         concurrency.end(1, false);
         (0..31).for_each(|_| concurrency.note_delivered());
         (0..2).for_each(|_| concurrency.begin(2 << 20));
-        assert!(!concurrency.has_room());
+        assert!(!concurrency.has_capacity());
     }
 }

@@ -154,7 +154,7 @@ impl<'c> ControlFlow<'c> {
     }
 
     /// The first instruction from `offset` on that is known, or `end` if there is none before it.
-    pub(in crate::hotspot::stubs) fn next_known(&self, offset: u32, end: u32) -> u32 {
+    pub(in crate::hotspot::stubs) fn next_decoded(&self, offset: u32, end: u32) -> u32 {
         let range = self.bytes.get(offset as usize..).unwrap_or_default();
         let range = &range[..range.len().min(end.saturating_sub(offset) as usize)];
         range.iter().position(|byte| *byte == ByteUse::Start).map_or(end, |ahead| offset + ahead as u32)
@@ -165,7 +165,7 @@ impl<'c> ControlFlow<'c> {
     }
 
     /// The first byte from `offset` on of which nothing is known and that isn't padding.
-    pub(in crate::hotspot::stubs) fn next_unknown(&mut self, mut offset: u32) -> Option<u32> {
+    pub(in crate::hotspot::stubs) fn next_undecoded(&mut self, mut offset: u32) -> Option<u32> {
         loop {
             match self.bytes.get(offset as usize)? {
                 ByteUse::Free => match self.padding(offset) {
@@ -181,13 +181,13 @@ impl<'c> ControlFlow<'c> {
         }
     }
 
-    pub(in crate::hotspot::stubs) fn is_known(&self, offset: u32) -> bool {
+    pub(in crate::hotspot::stubs) fn is_decoded(&self, offset: u32) -> bool {
         self.bytes.get(offset as usize).is_some_and(|byte| *byte == ByteUse::Start)
     }
 
     /// Returns true if code of which the rows are known ends right before `offset`, or before
     /// padding there.
-    pub(in crate::hotspot::stubs) fn follows_known(&self, offset: u32) -> bool {
+    pub(in crate::hotspot::stubs) fn follows_decoded(&self, offset: u32) -> bool {
         let before = self.bytes.get(..offset as usize).unwrap_or_default();
         let last = before.iter().rev().find(|byte| **byte != ByteUse::Padding);
         last.is_none_or(|byte| *byte != ByteUse::Free)
@@ -227,7 +227,7 @@ impl<'c> ControlFlow<'c> {
         state: FrameState,
         guessed: bool,
     ) -> Result<(), Contradiction> {
-        if self.is_known(entry) {
+        if self.is_decoded(entry) {
             return Ok(());
         }
         let mut piece = ExploredCode::default();

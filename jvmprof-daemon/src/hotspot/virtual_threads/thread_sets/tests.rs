@@ -111,8 +111,8 @@ fn census_layout() -> CensusLayout {
         cont: FIRST,
         park_blocker: SECOND,
         states: Vec::new(),
-        root_set: Some(Static { mirror: MIRROR_OF_ROOT, offset: FIRST }),
-        groups: Static { mirror: MIRROR_OF_GROUPS, offset: FIRST },
+        root_set: Some(StaticField { mirror: MIRROR_OF_ROOT, offset: FIRST }),
+        groups: StaticField { mirror: MIRROR_OF_GROUPS, offset: FIRST },
         referent: FIRST,
         group_sets: vec![(GROUP, FIRST)],
         maps: MapLayout {

@@ -37,27 +37,27 @@ struct ClassSums {
     crossed: f64,
 }
 
-/// The censuses of a window. What a program allocates changes with time: each stretch of time has
+/// The censuses of a window. What a program allocates changes with time: each period of time has
 /// the weight of the bytes that were allocated in it.
 #[derive(Debug, Default)]
 pub(in crate::pipeline::allocation) struct WindowCensus {
     window: CensusSums,
-    /// The stretch of time that is under way: its censuses, and the bytes of all buffers.
-    stretch: Stretch,
-    stretch_bytes: u64,
+    /// The period of time that is under way: its censuses, and the bytes of all buffers.
+    period: CensusPeriod,
+    period_bytes: u64,
     /// How often bytes were added to it.
-    stretch_turns: u32,
+    period_turns: u32,
 }
 
-/// Censuses with which a stretch of time ends: with few, what is in one has the weight of all.
-const STRETCH_CENSUSES: u32 = 30;
+/// Censuses with which a period of time ends: with few, what is in one has the weight of all.
+const PERIOD_CENSUSES: u32 = 30;
 /// Turns with which it ends all the same, with one census at least: two seconds.
-const STRETCH_TURNS: u32 = 8;
+const PERIOD_TURNS: u32 = 8;
 
-/// The censuses of a stretch of time, each buffer divided by the probability with which it was
+/// The censuses of a period of time, each buffer divided by the probability with which it was
 /// chosen.
 #[derive(Debug, Default)]
-struct Stretch {
+struct CensusPeriod {
     by_stratum: HashMap<u32, (f64, f64), FastHasher>,
     by_class: HashMap<u32, ClassProducts, FastHasher>,
     buffers: u32,
@@ -103,38 +103,38 @@ impl WindowCensus {
         found: &TlabObjects,
         strata: &mut StratumTable,
     ) {
-        self.stretch.add(tlab, found, strata);
+        self.period.add(tlab, found, strata);
     }
 
     /// Adds the bytes of buffers that were given up since the last call, four times a second. Ends
-    /// the stretch of time, if it has censuses enough, or is long.
+    /// the period of time, if it has censuses enough, or is long.
     pub(in crate::pipeline::allocation) fn add_given_up(&mut self, bytes: u64) {
-        self.stretch_bytes += bytes;
-        self.stretch_turns += 1;
-        if self.stretch.buffers >= STRETCH_CENSUSES || self.stretch_turns >= STRETCH_TURNS {
-            self.end_stretch();
+        self.period_bytes += bytes;
+        self.period_turns += 1;
+        if self.period.buffers >= PERIOD_CENSUSES || self.period_turns >= PERIOD_TURNS {
+            self.end_period();
         }
     }
 
-    /// Ends the stretch of time. Without a census it becomes a part of the next one.
-    fn end_stretch(&mut self) {
-        if self.stretch.bytes <= 0.0 {
+    /// Ends the period of time. Without a census it becomes a part of the next one.
+    fn end_period(&mut self) {
+        if self.period.bytes <= 0.0 {
             return;
         }
-        self.stretch_turns = 0;
-        let stretch = std::mem::take(&mut self.stretch);
-        let scale = std::mem::take(&mut self.stretch_bytes) as f64 / stretch.bytes;
-        self.window.add(stretch, scale);
+        self.period_turns = 0;
+        let period = std::mem::take(&mut self.period);
+        let scale = std::mem::take(&mut self.period_bytes) as f64 / period.bytes;
+        self.window.add(period, scale);
     }
 
     /// Ends the window.
     pub(in crate::pipeline::allocation) fn take(&mut self) -> CensusSums {
-        self.end_stretch();
+        self.end_period();
         std::mem::take(self).window
     }
 }
 
-impl Stretch {
+impl CensusPeriod {
     fn add(&mut self, tlab: &TlabRecord, found: &TlabObjects, strata: &mut StratumTable) {
         let decisive = tlab.used.saturating_sub(tlab.large_first);
         let weight = 1.0 / probability(decisive, tlab.interval);
@@ -174,19 +174,19 @@ impl Stretch {
 }
 
 impl CensusSums {
-    /// Adds a stretch of time, with weights that are so many times its own.
-    fn add(&mut self, stretch: Stretch, scale: f64) {
-        for (stratum, (objects, bytes)) in stretch.by_stratum {
+    /// Adds a period of time, with weights that are so many times its own.
+    fn add(&mut self, period: CensusPeriod, scale: f64) {
+        for (stratum, (objects, bytes)) in period.by_stratum {
             let sums = self.by_stratum.entry(stratum).or_default();
             sums.0 += scale * objects;
             sums.1 += scale * bytes;
         }
         let errors = &mut self.errors;
-        errors.buffers += stretch.buffers;
-        errors.read += stretch.read;
-        errors.bytes += scale * stretch.bytes;
-        errors.squared += stretch.squared.total(scale);
-        for (class, products) in stretch.by_class {
+        errors.buffers += period.buffers;
+        errors.read += period.read;
+        errors.bytes += scale * period.bytes;
+        errors.squared += period.squared.total(scale);
+        for (class, products) in period.by_class {
             let sums = errors.by_class.entry(class).or_default();
             sums.bytes += scale * products.bytes;
             sums.squared += products.squared.total(scale);

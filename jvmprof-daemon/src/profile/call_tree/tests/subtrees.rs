@@ -28,7 +28,7 @@ fn what_a_tree_has_no_room_for_is_in_the_tree_below_its_caller() {
     let mut below = of(vec![hash(&["main", "busy"])]);
     fill(&mut below);
     let below = below.finish(PAGE_NODES);
-    assert_eq!(below.pruned(), Pruned::default());
+    assert_eq!(below.pruned(), PruneCounts::default());
     let nodes = folded(&below);
     assert_eq!(nodes[..3].iter().map(|(path, _)| &**path).collect::<Vec<_>>(), ["all", "main", "main;busy"]);
     assert_eq!((nodes.len(), below.total()), (103, 200));

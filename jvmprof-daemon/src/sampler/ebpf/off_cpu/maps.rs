@@ -2,7 +2,7 @@
 
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, Queue};
 use jvmprof_common::blocker::{BLOCKER_LAYOUTS, BlockerLayout};
-use jvmprof_common::held_monitor::{WANTED_MONITORS, WantedMonitors};
+use jvmprof_common::held_monitor::{CONTENDED_MONITORS, ContendedMonitors};
 use jvmprof_common::off_cpu::{
     CpuSwitches, ENDED_THREADS, EndedThread, FOLLOWED_THREADS, FollowedThread, OVERFLOW_THREADS,
     OffCpuSettings, ReportedPart, WaitTotals, WaitingThread,
@@ -31,7 +31,7 @@ const MAX_ENDED_THREADS: u32 = 16_384;
 /// JVMs whose threads say what they wait for, at most.
 pub const MAX_BLOCKER_LAYOUTS: u32 = 8192;
 
-impl_pod!(OffCpuSettings, CpuSwitches, ReportedPart, BlockerLayout, WantedMonitors, EndedThread);
+impl_pod!(OffCpuSettings, CpuSwitches, ReportedPart, BlockerLayout, ContendedMonitors, EndedThread);
 
 /// Sizes of the maps, for the loader: of one entry each where waits, the owners of monitors, or the
 /// times of threads that end aren't wanted.
@@ -44,7 +44,7 @@ pub(in crate::sampler) fn sizes(options: &SamplerOptions) -> [(&'static str, u32
         (CLAIMED_SLOTS, size(waits, MAX_CLAIMED_SLOTS)),
         (REPORTED, size(waits, MAX_REPORTED)),
         (BLOCKER_LAYOUTS, size(waits, MAX_BLOCKER_LAYOUTS)),
-        (WANTED_MONITORS, size(options.monitor_owners, MAX_BLOCKER_LAYOUTS)),
+        (CONTENDED_MONITORS, size(options.monitor_owners, MAX_BLOCKER_LAYOUTS)),
         (ENDED_THREADS, size(options.thread_ends, MAX_ENDED_THREADS)),
     ]
 }
@@ -61,7 +61,7 @@ pub struct OffCpuMaps {
     threads: FollowedThreads,
     reported: HashMap<MapData, u32, PodValue<ReportedPart>>,
     blockers: HashMap<MapData, u32, PodValue<BlockerLayout>>,
-    wanted: HashMap<MapData, u32, PodValue<WantedMonitors>>,
+    contended: HashMap<MapData, u32, PodValue<ContendedMonitors>>,
     /// `None`: the times of threads that end aren't kept.
     ended: Option<Queue<MapData, PodValue<EndedThread>>>,
     /// `None`: the kernel refused the program.
@@ -83,7 +83,7 @@ impl OffCpuMaps {
             threads: FollowedThreads::of(ebpf, SLOTS)?,
             reported: take_map(ebpf, REPORTED)?,
             blockers: take_map(ebpf, BLOCKER_LAYOUTS)?,
-            wanted: take_map(ebpf, WANTED_MONITORS)?,
+            contended: take_map(ebpf, CONTENDED_MONITORS)?,
             ended: has_ends.then(|| take_map(ebpf, ENDED_THREADS)).transpose()?,
             waiting: WaitingThreads::of(ebpf)
                 .inspect_err(|error| tracing::warn!(%error, "waits are reported when they end only"))
@@ -112,18 +112,18 @@ impl OffCpuMaps {
     /// # Errors
     /// As [`Self::set_blocker_layout`].
     pub fn follow_monitors(&mut self, pid: u32) -> Result<(), SamplerError> {
-        let none = PodValue(WantedMonitors::default());
-        self.wanted.insert(pid, none, 0).map_err(map_error(WANTED_MONITORS))
+        let none = PodValue(ContendedMonitors::default());
+        self.contended.insert(pid, none, 0).map_err(map_error(CONTENDED_MONITORS))
     }
 
     /// Returns the monitors of a process for which threads have waited lately.
-    pub fn wanted_monitors(&self, pid: u32) -> Option<WantedMonitors> {
-        self.wanted.get(&pid, 0).ok().map(|wanted| wanted.0)
+    pub fn contended_monitors(&self, pid: u32) -> Option<ContendedMonitors> {
+        self.contended.get(&pid, 0).ok().map(|contended| contended.0)
     }
 
     /// Ends both.
     pub fn remove_blocker_layout(&mut self, pid: u32) {
-        for removed in [self.blockers.remove(&pid), self.wanted.remove(&pid)] {
+        for removed in [self.blockers.remove(&pid), self.contended.remove(&pid)] {
             match removed {
                 // Exec may have been faster.
                 Ok(()) | Err(MapError::KeyNotFound | MapError::SyscallError(_)) => {}

@@ -68,7 +68,7 @@ fn buffers_are_chosen_by_what_is_in_them_beside_a_large_first_object() {
                 censuses += 1;
             }
         }
-        // Of eight turns, whose stretch often has a single census.
+        // Of eight turns, whose period often has a single census.
         census.add_given_up(given_up);
     }
     let sums = census.take();
@@ -201,7 +201,7 @@ fn a_stretch_ends_with_enough_censuses_or_after_some_time() {
     assert_eq!([29, 1, 30].map(|censuses| turn(&mut census, censuses)), [0, 30, 60]);
     assert_eq!([1, 0, 0, 0, 0, 0, 0].map(|censuses| turn(&mut census, censuses)), [60; 7]);
     assert_eq!(turn(&mut census, 2), 63, "it is the eighth turn");
-    // Eight turns without a census are a part of the next stretch.
+    // Eight turns without a census are a part of the next period.
     assert_eq!([0; 9].map(|censuses| turn(&mut census, censuses)), [63; 9]);
     assert_eq!(turn(&mut census, 1), 64);
     turn(&mut census, 5);

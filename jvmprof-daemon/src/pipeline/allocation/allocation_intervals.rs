@@ -31,7 +31,7 @@ const MOST_DEBT: f64 = 1.0;
 
 /// The distances that are in use.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct AllocationIntervals {
     adjusted: Instant,
     least_interval: u64,
     census_interval: u64,
@@ -57,7 +57,7 @@ struct CensusCost {
     bytes: f64,
 }
 
-impl Pace {
+impl AllocationIntervals {
     pub(super) fn new(options: &AllocationOptions) -> Self {
         Self {
             adjusted: Instant::now(),
@@ -183,29 +183,29 @@ mod tests {
     #[test]
     fn distances_follow_the_rate_within_limits() {
         let options = AllocationOptions { max_events: 400, ..AllocationOptions::default() };
-        let pace = Pace::new(&options);
+        let intervals = AllocationIntervals::new(&options);
         let least = options.interval;
-        assert_eq!(pace.interval_after(least, 100, &options), least);
-        assert_eq!(pace.interval_after(least, 1000, &options), least * 10);
-        assert_eq!(pace.interval_after(least * 10, 60, &options), least * 10);
-        assert_eq!(pace.interval_after(least * 10, 10, &options), least * 5);
-        assert_eq!(pace.interval_after(least, 0, &options), least);
+        assert_eq!(intervals.interval_after(least, 100, &options), least);
+        assert_eq!(intervals.interval_after(least, 1000, &options), least * 10);
+        assert_eq!(intervals.interval_after(least * 10, 60, &options), least * 10);
+        assert_eq!(intervals.interval_after(least * 10, 10, &options), least * 5);
+        assert_eq!(intervals.interval_after(least, 0, &options), least);
     }
 
     #[test]
     fn many_jvms_share_one_limit() {
         let options = AllocationOptions { max_events: 400, ..AllocationOptions::default() };
-        let mut pace = Pace::new(&options);
-        pace.divide([100; 4].into_iter().chain([1; 20]), &options);
-        assert_eq!(pace.most_kept(&options), 100);
+        let mut intervals = AllocationIntervals::new(&options);
+        intervals.divide([100; 4].into_iter().chain([1; 20]), &options);
+        assert_eq!(intervals.most_kept(&options), 100);
         // In each quarter of a second, of 16 JVMs, as much as four may have.
         for _ in 0..3 {
-            pace.divide([25; 16].into_iter(), &options);
-            assert_eq!(pace.most_kept(&options), 25);
+            intervals.divide([25; 16].into_iter(), &options);
+            assert_eq!(intervals.most_kept(&options), 25);
         }
-        assert_eq!(pace.interval_after(options.interval, 100, &options), options.interval * 4);
-        pace.divide([3; 16].into_iter(), &options);
-        assert_eq!(pace.most_kept(&options), 100);
+        assert_eq!(intervals.interval_after(options.interval, 100, &options), options.interval * 4);
+        intervals.divide([3; 16].into_iter(), &options);
+        assert_eq!(intervals.most_kept(&options), 100);
     }
 
     const TLAB: u64 = 2 << 20;
@@ -225,23 +225,27 @@ mod tests {
     /// Returns the seconds that censuses take in each of so many turns, of which each gives up so
     /// many buffers, and the distances at their ends. A census takes half a millisecond to one and
     /// a half.
-    fn simulate(pace: &mut Pace, turns: u32, buffers: impl Fn(u32) -> u64) -> (Vec<f64>, Vec<u64>) {
+    fn simulate(
+        intervals: &mut AllocationIntervals,
+        turns: u32,
+        buffers: impl Fn(u32) -> u64,
+    ) -> (Vec<f64>, Vec<u64>) {
         let mut random = Random(0x1234_5678_9abc_def1);
-        let mut distance = RandomDistance::draw(pace.census_interval(), random.number());
+        let mut distance = RandomDistance::draw(intervals.census_interval(), random.number());
         let (mut taken, mut distances) = (Vec::new(), Vec::new());
         for turn in 0..turns {
             let mut seconds = 0.0;
             for _ in 0..buffers(turn) {
-                let is_chosen = distance.is_reached(TLAB, pace.census_interval(), || random.number());
-                if is_chosen && !pace.is_exhausted() {
+                let is_chosen = distance.is_reached(TLAB, intervals.census_interval(), || random.number());
+                if is_chosen && !intervals.is_exhausted() {
                     let took = Duration::from_micros(500 + u64::from(random.number() >> 22));
-                    pace.charge(took, TLAB);
+                    intervals.charge(took, TLAB);
                     seconds += took.as_secs_f64();
                 }
             }
-            pace.adjust_census(INTERVAL, buffers(turn) * TLAB);
+            intervals.adjust_census(INTERVAL, buffers(turn) * TLAB);
             taken.push(seconds);
-            distances.push(pace.census_interval());
+            distances.push(intervals.census_interval());
         }
         (taken, distances)
     }
@@ -257,7 +261,8 @@ mod tests {
         ];
         // Forty seconds, of which 2 % are theirs.
         for (name, buffers, least) in programs {
-            let (taken, _) = simulate(&mut Pace::new(&AllocationOptions::default()), 160, buffers);
+            let (taken, _) =
+                simulate(&mut AllocationIntervals::new(&AllocationOptions::default()), 160, buffers);
             let share = taken.iter().sum::<f64>() / 40.0;
             assert!((least..0.0203).contains(&share), "{name}: {share}");
             let worst = taken.windows(4).map(|turns| turns.iter().sum::<f64>()).fold(0.0, f64::max);
@@ -267,7 +272,8 @@ mod tests {
 
     #[test]
     fn a_distance_does_not_follow_the_chance_of_the_last_censuses() {
-        let (_, distances) = simulate(&mut Pace::new(&AllocationOptions::default()), 160, |_| 500);
+        let (_, distances) =
+            simulate(&mut AllocationIntervals::new(&AllocationOptions::default()), 160, |_| 500);
         let later: Vec<f64> = distances[20..].iter().map(|distance| *distance as f64).collect();
         let mean = later.iter().sum::<f64>() / later.len() as f64;
         let squares = later.iter().map(|distance| (distance - mean) * (distance - mean)).sum::<f64>();
@@ -278,33 +284,34 @@ mod tests {
 
     #[test]
     fn a_program_that_allocates_little_is_counted_as_a_whole() {
-        let (_, distances) = simulate(&mut Pace::new(&AllocationOptions::default()), 40, |_| 2);
+        let (_, distances) =
+            simulate(&mut AllocationIntervals::new(&AllocationOptions::default()), 40, |_| 2);
         assert_eq!(distances.last(), Some(&LEAST_CENSUS));
     }
 
     #[test]
     fn what_was_taken_beyond_the_share_is_made_good() {
-        let mut pace = Pace::new(&AllocationOptions::default());
-        let (_, distances) = simulate(&mut pace, 40, |_| 500);
+        let mut intervals = AllocationIntervals::new(&AllocationOptions::default());
+        let (_, distances) = simulate(&mut intervals, 40, |_| 500);
         let before = distances[39];
         // A single census that took a second.
-        pace.charge(Duration::from_secs(1), TLAB);
-        assert!(pace.is_exhausted());
-        pace.adjust_census(INTERVAL, 500 * TLAB);
-        assert!(!pace.is_exhausted());
-        assert!(pace.census_interval() > 4 * before, "{} after {before}", pace.census_interval());
+        intervals.charge(Duration::from_secs(1), TLAB);
+        assert!(intervals.is_exhausted());
+        intervals.adjust_census(INTERVAL, 500 * TLAB);
+        assert!(!intervals.is_exhausted());
+        assert!(intervals.census_interval() > 4 * before, "{} after {before}", intervals.census_interval());
         // In 400 seconds it is made good.
-        let (taken, _) = simulate(&mut pace, 1600, |_| 500);
+        let (taken, _) = simulate(&mut intervals, 1600, |_| 500);
         let share = (1.0 + taken.iter().sum::<f64>()) / 400.25;
         assert!((0.015..0.02).contains(&share), "{share}");
     }
 
     #[test]
     fn it_is_adjusted_four_times_a_second() {
-        let mut pace = Pace::new(&AllocationOptions::default());
-        let now = pace.adjusted;
-        assert_eq!(pace.due(now + INTERVAL / 2), None);
-        assert_eq!(pace.due(now + 2 * INTERVAL), Some(2 * INTERVAL));
-        assert_eq!(pace.due(now + 2 * INTERVAL), None);
+        let mut intervals = AllocationIntervals::new(&AllocationOptions::default());
+        let now = intervals.adjusted;
+        assert_eq!(intervals.due(now + INTERVAL / 2), None);
+        assert_eq!(intervals.due(now + 2 * INTERVAL), Some(2 * INTERVAL));
+        assert_eq!(intervals.due(now + 2 * INTERVAL), None);
     }
 }

@@ -32,12 +32,12 @@ const PARTS_DISTANCE_NS: u64 = 10_000_000;
 
 /// The time when switches were seen first, by two clocks: the second is that of threads' starts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Began {
+pub(super) struct FirstSwitch {
     monotonic_ns: u64,
     boot_ns: u64,
 }
 
-impl Began {
+impl FirstSwitch {
     pub(super) fn now() -> Self {
         let boot = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
         Self { monotonic_ns: monotonic_ns(), boot_ns: boot.as_nanos() as u64 }
@@ -55,7 +55,7 @@ const FINDING: Duration = Duration::from_secs(5);
 
 /// The parts that were reported of waits that go on.
 #[derive(Debug, Default)]
-pub(super) struct StillWaiting {
+pub(super) struct OngoingWaits {
     reported: HashMap<u32, ReportedPart>,
     /// Those of waits that had ended at the last inspection: their ends may still be on their way.
     ended: HashMap<u32, ReportedPart>,
@@ -64,12 +64,12 @@ pub(super) struct StillWaiting {
     /// Parts of waits that go on and could not be reported.
     unreported: u64,
     /// Threads that are to be inspected.
-    uninspected: Vec<WaitPart>,
+    uninspected: Vec<OngoingPart>,
 }
 
 /// The part of a wait that is reported before the wait has ended.
 #[derive(Clone, Copy, Debug)]
-struct WaitPart {
+struct OngoingPart {
     tid: u32,
     thread: FollowedThread,
     part_ns: u64,
@@ -78,21 +78,21 @@ struct WaitPart {
     until_ns: u64,
 }
 
-impl StillWaiting {
+impl OngoingWaits {
     /// Chooses among the threads that wait now those whose stacks [`Self::next_sample`] takes.
     /// `interval` is the mean distance of the parts that are kept, in nanoseconds of waiting; it
     /// grows so that about `max_inspections` stacks are taken. `is_chosen` decides by chance if a
-    /// part of a wait is kept, by its nanoseconds and that distance. `began`: since when switches
-    /// are seen.
+    /// part of a wait is kept, by its nanoseconds and that distance. `first_switch`: since when
+    /// switches are seen.
     pub(super) fn begin_inspection(
         &mut self,
         maps: &mut OffCpuMaps,
         [interval, max_inspections]: [u64; 2],
-        began: Began,
+        first_switch: FirstSwitch,
         now_ns: u64,
         is_chosen: impl Fn(u64, u64) -> bool,
     ) {
-        self.adopt(maps, began);
+        self.adopt(maps, first_switch);
         let waits = |(_, thread): &(u32, FollowedThread)| {
             thread.since_ns != 0 && now_ns.saturating_sub(thread.since_ns) >= LEAST_NS
         };
@@ -108,14 +108,14 @@ impl StillWaiting {
         };
         let all: u64 = waiting.iter().map(|(tid, thread)| part(tid, thread)).sum();
         let interval = interval.max(all / max_inspections.max(1));
-        let part = |(tid, thread): (&u32, &FollowedThread)| WaitPart {
+        let part = |(tid, thread): (&u32, &FollowedThread)| OngoingPart {
             tid: *tid,
             thread: *thread,
             part_ns: part(tid, thread),
             interval,
             until_ns: now_ns,
         };
-        let parts: Vec<WaitPart> = waiting.iter().map(part).collect();
+        let parts: Vec<OngoingPart> = waiting.iter().map(part).collect();
         let (chosen, others): (Vec<_>, Vec<_>) =
             parts.into_iter().partition(|part| is_chosen(part.part_ns, interval));
         for part in others {
@@ -149,7 +149,7 @@ impl StillWaiting {
 
     /// Has the end of a wait leave out this part. Returns false if it doesn't: it has come already,
     /// or can't be told.
-    fn report(&mut self, maps: &mut OffCpuMaps, part: &WaitPart) -> bool {
+    fn report(&mut self, maps: &mut OffCpuMaps, part: &OngoingPart) -> bool {
         let reported = ReportedPart { since_ns: part.thread.since_ns, until_ns: part.until_ns };
         if !maps.set_reported(part.tid, reported) {
             self.unreported += 1;
@@ -174,19 +174,19 @@ impl StillWaiting {
 
     /// Begins to follow the threads that haven't been switched since the begin, of processes of
     /// which another one has.
-    pub(super) fn adopt(&mut self, maps: &mut OffCpuMaps, began: Began) {
+    pub(super) fn adopt(&mut self, maps: &mut OffCpuMaps, first_switch: FirstSwitch) {
         let by_pid: HashMap<u32, u32> = maps.threads().map(|(tid, thread)| (thread.pid, tid)).collect();
         self.adopted.retain(|pid| by_pid.contains_key(pid));
         for (pid, tid) in by_pid {
             if self.adopted.insert(pid) {
-                maps.adopt(tid, began.monotonic_ns, began.boot_ns);
+                maps.adopt(tid, first_switch.monotonic_ns, first_switch.boot_ns);
             }
         }
     }
 }
 
 /// Returns true if the same wait goes on.
-fn goes_on(maps: &OffCpuMaps, part: &WaitPart) -> bool {
+fn goes_on(maps: &OffCpuMaps, part: &OngoingPart) -> bool {
     maps.thread(part.tid).is_some_and(|now| now.since_ns == part.thread.since_ns)
 }
 
@@ -201,7 +201,7 @@ fn is_still_reported(thread: Option<FollowedThread>, reported: ReportedPart) -> 
 fn take_sample(
     maps: &mut OffCpuMaps,
     blockers: &mut Blockers,
-    part: &WaitPart,
+    part: &OngoingPart,
     read_context: impl Fn(&WaitingThread) -> Vec<u64>,
 ) -> Option<StackSample> {
     let is_same = |waiting: &WaitingThread| waiting.since_ns == part.thread.since_ns;
@@ -249,7 +249,7 @@ fn read_stack(waiting: &WaitingThread) -> Vec<u64> {
         pages.push((Avma(at), (next - at) as usize));
         at = next;
     }
-    let read = LiveMemory::new(waiting.pid).read_stretches(&pages);
+    let read = LiveMemory::new(waiting.pid).read_ranges(&pages);
     let bytes: Vec<u8> = read.into_iter().map_while(|page| page).flatten().collect();
     bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_wait_has_begun_with_its_first_part() {
         const SECOND: u64 = 1_000_000_000;
-        let mut waits = StillWaiting::default();
+        let mut waits = OngoingWaits::default();
         waits.reported.insert(7, ReportedPart { since_ns: SECOND, until_ns: 10 * SECOND });
         assert_eq!(waits.began_ns(7, 10 * SECOND + 3000), SECOND, "what is left of it");
         assert_eq!(waits.began_ns(7, 11 * SECOND), 11 * SECOND, "another wait");

@@ -46,7 +46,7 @@ pub(in crate::pipeline) enum NoProbes {
 
 /// A set of uprobes for one purpose: how a libjvm is searched for the functions that they are at.
 #[derive(Debug)]
-pub(in crate::pipeline) struct Purpose<F> {
+pub(in crate::pipeline) struct ProbeSet<F> {
     /// As log messages say it.
     pub(in crate::pipeline) of: &'static str,
     /// The second argument is a folder with debug files that were fetched.
@@ -57,7 +57,7 @@ pub(in crate::pipeline) struct Purpose<F> {
 /// `F`: what is known of a file in which the functions were found.
 #[derive(Debug)]
 pub(in crate::pipeline) struct ProbedFiles<F> {
-    purpose: Purpose<F>,
+    probes: ProbeSet<F>,
     files: HashMap<FileIdentity, FileProbes>,
     /// What was found in files that have been searched.
     found: HashMap<FileIdentity, Result<F, &'static str>>,
@@ -95,9 +95,9 @@ const MAX_FILES: usize = 256;
 
 impl<F: Clone> ProbedFiles<F> {
     /// Has no files. Debug files that the host hasn't come from this server.
-    pub(in crate::pipeline) fn new(purpose: Purpose<F>, debuginfod: Option<Arc<Debuginfod>>) -> Self {
+    pub(in crate::pipeline) fn new(probes: ProbeSet<F>, debuginfod: Option<Arc<Debuginfod>>) -> Self {
         Self {
-            purpose,
+            probes,
             files: HashMap::new(),
             found: HashMap::new(),
             pending: HashMap::new(),
@@ -125,7 +125,7 @@ impl<F: Clone> ProbedFiles<F> {
             .map(|stat| stat.identity)
             .ok_or(NoProbes::Impossible("unreadable"))?;
         let found = self.find(identity, &path, &libjvm.path)?;
-        let functions = self.purpose.functions;
+        let functions = self.probes.functions;
         let probes = self.files.entry(identity).or_insert_with(|| FileProbes {
             functions: functions(&found),
             paths: Vec::new(),
@@ -162,7 +162,7 @@ impl<F: Clone> ProbedFiles<F> {
             return Err(NoProbes::Pending);
         }
         let downloads = self.debuginfod.as_deref().map(Debuginfod::directory);
-        let found = (self.purpose.find)(path, downloads);
+        let found = (self.probes.find)(path, downloads);
         if let Err(FunctionsError::NoSymbols(Some(id))) = found
             && self.pending.len() < MAX_FILES
             && self.pending.insert(file, id).is_none()
@@ -175,7 +175,7 @@ impl<F: Clone> ProbedFiles<F> {
             self.found.clear();
         }
         let found = found.map_err(|error| {
-            tracing::info!(path = mapped, %error, "no uprobes for {}", self.purpose.of);
+            tracing::info!(path = mapped, %error, "no uprobes for {}", self.probes.of);
             error.reason()
         });
         self.found.insert(file, found.clone());
@@ -222,7 +222,7 @@ impl<F: Clone> ProbedFiles<F> {
             while let Some(path) = probes.paths.pop() {
                 probes.state = match attach(&path, &probes.functions) {
                     Ok(attached) => {
-                        tracing::debug!(path = %path.display(), "{} are seen", self.purpose.of);
+                        tracing::debug!(path = %path.display(), "{} are seen", self.probes.of);
                         if !attached.are_complete(&probes.functions) {
                             refused.push(REFUSED_IN_PART);
                         }
@@ -257,8 +257,8 @@ mod tests {
     /// A file that processes of these paths have asked for.
     fn wanted(paths: &[&str]) -> ProbedFiles<()> {
         let functions = |(): &()| ProbedFunctions::none();
-        let purpose = Purpose { of: "tests", find: |_, _| Ok(()), functions };
-        let mut files = ProbedFiles::new(purpose, None);
+        let probes = ProbeSet { of: "tests", find: |_, _| Ok(()), functions };
+        let mut files = ProbedFiles::new(probes, None);
         let paths = paths.iter().map(PathBuf::from).collect();
         let probes = FileProbes { functions: functions(&()), paths, users: 1, state: ProbeState::Wanted };
         files.files.insert(FILE.0, probes);

@@ -13,7 +13,7 @@ const MAX_LISTED: usize = 20;
 
 /// The processes that can't be seen on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(in crate::app) struct HiddenProcesses {
+pub(in crate::app) struct InaccessibleProcesses {
     /// Processes whose memory and mappings may not be read.
     count: usize,
     /// Those of them that are called `java`.
@@ -65,7 +65,7 @@ impl Denial {
     }
 }
 
-impl HiddenProcesses {
+impl InaccessibleProcesses {
     /// Returns what is hidden of these processes and their names; `None`: nothing is.
     fn of(denied: &[(u32, String)], proc_hides: bool, denial: Denial) -> Option<Self> {
         if denied.is_empty() && !proc_hides {
@@ -107,7 +107,7 @@ fn hides(mounts: &str) -> bool {
     hide.any(|value| !matches!(value, "0" | "off" | "1" | "noaccess"))
 }
 
-impl fmt::Display for HiddenProcesses {
+impl fmt::Display for InaccessibleProcesses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.count > 0 {
             let why = match self.denial {
@@ -140,9 +140,9 @@ mod tests {
 
     #[test]
     fn what_is_hidden_is_counted_and_told_with_what_to_do() {
-        assert_eq!(HiddenProcesses::of(&[], false, Denial::Capability), None);
+        assert_eq!(InaccessibleProcesses::of(&[], false, Denial::Capability), None);
         let denied = [(7, "java".to_owned()), (8, "sshd".to_owned())];
-        let said = HiddenProcesses::of(&denied, false, Denial::Capability)
+        let said = InaccessibleProcesses::of(&denied, false, Denial::Capability)
             .map(|it| it.to_string())
             .unwrap_or_default();
         for part in
@@ -150,8 +150,9 @@ mod tests {
         {
             assert!(said.contains(part), "{part}: {said}");
         }
-        let said =
-            HiddenProcesses::of(&[], true, Denial::Capability).map(|it| it.to_string()).unwrap_or_default();
+        let said = InaccessibleProcesses::of(&[], true, Denial::Capability)
+            .map(|it| it.to_string())
+            .unwrap_or_default();
         assert!(said.contains("hidepid") && !said.contains("processes can't be looked at"), "{said}");
     }
 
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(Denial::of(true, whole), Denial::SecurityModule);
         let denied = [(7, "java".to_owned())];
         for denial in [Denial::UserNamespace, Denial::SecurityModule] {
-            let said = HiddenProcesses::of(&denied, false, denial).map(|it| it.to_string());
+            let said = InaccessibleProcesses::of(&denied, false, denial).map(|it| it.to_string());
             let said = said.unwrap_or_default();
             assert!(!said.contains("for lack of") && !said.contains("sudo"), "{said}");
         }

@@ -8,18 +8,18 @@ use jvmprof_common::allocation::{
 };
 
 use super::AllocationOptions;
+use super::allocation_intervals::AllocationIntervals;
 use super::estimate::{CensusSums, StratumTable, WindowCensus, WindowTotals};
-use super::pace::Pace;
-use super::probed_files::ProbedFile;
 use crate::hotspot::LiveMemory;
 use crate::hotspot::java_heap::{CensusError, HeapLayout, JavaClass, KlassReader, TlabCensus};
+use crate::pipeline::jvm_followers::probed_files::ProbedFile;
 use crate::process::ProcessKey;
 use crate::sampler::{AllocationMaps, SamplerError};
 use crate::types::Avma;
 
 /// A JVM whose allocations are followed, or can't be.
 #[derive(Debug, Default)]
-pub(super) struct FollowedJvm {
+pub(super) struct AllocatingJvm {
     pub(super) pid: u32,
     /// `task_struct.start_boottime`, ns.
     pub(super) start_ns: u64,
@@ -37,9 +37,9 @@ pub(super) struct FollowedJvm {
     census: WindowCensus,
     /// Bytes of buffers that were given up, without large first objects, as its censuses know them.
     inside_before: u64,
-    /// Those of them since the pace was adjusted.
+    /// Those of them since the intervals were adjusted.
     given_up: u64,
-    /// Events that were kept since the pace was adjusted.
+    /// Events that were kept since the intervals were adjusted.
     kept: u32,
 }
 
@@ -60,7 +60,7 @@ impl JavaHeap {
     }
 }
 
-impl FollowedJvm {
+impl AllocatingJvm {
     pub(super) fn new(pid: u32, start_ns: u64, since_ns: u64) -> Self {
         Self { pid, start_ns, since_ns, ..Self::default() }
     }
@@ -80,13 +80,17 @@ impl FollowedJvm {
     }
 
     /// Has the kernel programs follow it.
-    pub(super) fn set_target(&mut self, maps: &mut AllocationMaps, pace: &Pace) -> Result<(), SamplerError> {
+    pub(super) fn set_target(
+        &mut self,
+        maps: &mut AllocationMaps,
+        intervals: &AllocationIntervals,
+    ) -> Result<(), SamplerError> {
         let Some(heap) = &self.heap else { return Ok(()) };
         if self.interval == 0 {
-            self.interval = pace.first_interval();
+            self.interval = intervals.first_interval();
         }
         let can_count = heap.layout.collections_at.is_some();
-        self.census_interval = if can_count { pace.census_interval() } else { 0 };
+        self.census_interval = if can_count { intervals.census_interval() } else { 0 };
         let target = AllocationTarget {
             start_ns: self.start_ns,
             since_ns: self.since_ns,
@@ -100,17 +104,22 @@ impl FollowedJvm {
     }
 
     /// Adjusts how many events are kept.
-    pub(super) fn adjust(&mut self, maps: &mut AllocationMaps, pace: &Pace, options: &AllocationOptions) {
+    pub(super) fn adjust(
+        &mut self,
+        maps: &mut AllocationMaps,
+        intervals: &AllocationIntervals,
+        options: &AllocationOptions,
+    ) {
         if self.file.is_none() {
             return;
         }
-        let interval = pace.interval_after(self.interval, std::mem::take(&mut self.kept), options);
+        let interval = intervals.interval_after(self.interval, std::mem::take(&mut self.kept), options);
         let has_census = self.heap.as_ref().is_some_and(|heap| heap.layout.collections_at.is_some());
-        let census_interval = if has_census { pace.census_interval() } else { 0 };
+        let census_interval = if has_census { intervals.census_interval() } else { 0 };
         if interval != self.interval || census_interval != self.census_interval {
             tracing::trace!(pid = self.pid, interval, census_interval, "allocation's distances");
             self.interval = interval;
-            if let Err(error) = self.set_target(maps, pace) {
+            if let Err(error) = self.set_target(maps, intervals) {
                 tracing::warn!(pid = self.pid, %error, "a JVM's allocations aren't followed any more");
             }
         }

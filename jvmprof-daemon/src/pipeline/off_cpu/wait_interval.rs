@@ -11,7 +11,7 @@ const MOST: u64 = 1 << 40;
 
 /// The distance that is in use.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct WaitInterval {
     adjusted: Instant,
     least: u64,
     interval: u64,
@@ -20,7 +20,7 @@ pub(super) struct Pace {
     kept: u64,
 }
 
-impl Pace {
+impl WaitInterval {
     pub(super) fn new(options: &OffCpuOptions) -> Self {
         let least = options.interval.clamp(1, MOST);
         Self { adjusted: Instant::now(), least, interval: least, max_events: options.max_events, kept: 0 }
@@ -63,27 +63,27 @@ mod tests {
     #[test]
     fn the_distance_follows_the_rate_within_limits() {
         let options = OffCpuOptions { interval: 1000, max_events: 400, ..OffCpuOptions::default() };
-        let mut pace = Pace::new(&options);
+        let mut wait_interval = WaitInterval::new(&options);
         let mut now = Instant::now();
-        let mut turn = |pace: &mut Pace, kept: u64| {
-            (0..kept).for_each(|_| pace.count());
+        let mut turn = |wait_interval: &mut WaitInterval, kept: u64| {
+            (0..kept).for_each(|_| wait_interval.count());
             now += INTERVAL;
-            pace.adjust(now);
-            pace.interval()
+            wait_interval.adjust(now);
+            wait_interval.interval()
         };
-        assert_eq!(turn(&mut pace, 1), 1000);
-        assert!((9_000..=10_000).contains(&turn(&mut pace, 1000)));
-        let grown = pace.interval();
-        assert_eq!(turn(&mut pace, 60), grown);
-        assert_eq!(turn(&mut pace, 3), grown / 2);
+        assert_eq!(turn(&mut wait_interval, 1), 1000);
+        assert!((9_000..=10_000).contains(&turn(&mut wait_interval, 1000)));
+        let grown = wait_interval.interval();
+        assert_eq!(turn(&mut wait_interval, 60), grown);
+        assert_eq!(turn(&mut wait_interval, 3), grown / 2);
         for _ in 0..20 {
-            turn(&mut pace, 0);
+            turn(&mut wait_interval, 0);
         }
-        assert_eq!(pace.interval(), 1000);
+        assert_eq!(wait_interval.interval(), 1000);
         for _ in 0..20 {
-            turn(&mut pace, 1_000_000);
+            turn(&mut wait_interval, 1_000_000);
         }
-        assert_eq!(pace.interval(), MOST);
-        assert_eq!(pace.adjust(now), None, "not yet");
+        assert_eq!(wait_interval.interval(), MOST);
+        assert_eq!(wait_interval.adjust(now), None, "not yet");
     }
 }

@@ -2,7 +2,7 @@
 
 /// The state in which code is entered, and what it may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum CodeKind {
+pub enum BlobKind {
     /// Called as a function: runtime stubs, signature handlers.
     Stub,
     /// Many functions with tables between them, and some entries that are jumped to.
@@ -34,7 +34,7 @@ pub enum CodeKind {
     Continuations,
 }
 
-impl CodeKind {
+impl BlobKind {
     /// All kinds, in the order of their declaration.
     pub(super) const ALL: [Self; 13] = [
         Self::Stub,
@@ -62,7 +62,7 @@ impl CodeKind {
 ///
 /// Names: openjdk src/hotspot/share/code/codeBlob.cpp and the generators, JDK 8 to 28. Blobs that
 /// come out of an ahead-of-time cache are named as in src/hotspot/share/runtime/stubInfo.cpp.
-pub fn kind_of_blob(name: &str) -> Option<CodeKind> {
+pub fn kind_of_blob(name: &str) -> Option<BlobKind> {
     let has = |part: &str| name.contains(part);
     Some(match name {
         "nmethod" | "native nmethod" | "adapters" | "Interpreter" | "Signature Handler Temp Buffer" => {
@@ -70,24 +70,24 @@ pub fn kind_of_blob(name: &str) -> Option<CodeKind> {
         }
         _ if has("temporary CodeBuffer") => return None,
         // Buffers that code is added to as the program runs.
-        "vtable chunks" | "InlineCacheBuffer" | "native signature handlers" => CodeKind::Frameless,
-        "ExceptionBlob" | "exception_blob (C2 runtime)" | "C2 Runtime exception_blob" => CodeKind::Exception,
+        "vtable chunks" | "InlineCacheBuffer" | "native signature handlers" => BlobKind::Frameless,
+        "ExceptionBlob" | "exception_blob (C2 runtime)" | "C2 Runtime exception_blob" => BlobKind::Exception,
         "DeoptimizationBlob" | "deopt_blob (shared runtime)" | "Shared Runtime deopt_blob" => {
-            CodeKind::Deoptimization
+            BlobKind::Deoptimization
         }
         "UncommonTrapBlob" | "uncommon_trap_blob (C2 runtime)" | "C2 Runtime uncommon_trap_blob" => {
-            CodeKind::UncommonTrap
+            BlobKind::UncommonTrap
         }
-        "SafepointBlob" => CodeKind::Safepoint,
+        "SafepointBlob" => BlobKind::Safepoint,
         // C1's; `StubRoutines` has another one, which is called. openjdk
         // src/hotspot/cpu/x86/c1_Runtime1_x86.cpp.
-        _ if has("forward_exception") => CodeKind::Framed,
-        "MethodHandles adapters" => CodeKind::MethodHandles,
-        _ if has("I2C/C2I adapters") => CodeKind::Adapter,
-        _ if has("polling_page") && has("handler_blob") => CodeKind::Safepoint,
-        _ if is_stub_routines(name) && has("continuation") => CodeKind::Continuations,
-        _ if is_stub_routines(name) => CodeKind::StubRoutines,
-        _ => CodeKind::Stub,
+        _ if has("forward_exception") => BlobKind::Framed,
+        "MethodHandles adapters" => BlobKind::MethodHandles,
+        _ if has("I2C/C2I adapters") => BlobKind::Adapter,
+        _ if has("polling_page") && has("handler_blob") => BlobKind::Safepoint,
+        _ if is_stub_routines(name) && has("continuation") => BlobKind::Continuations,
+        _ if is_stub_routines(name) => BlobKind::StubRoutines,
+        _ => BlobKind::Stub,
     })
 }
 
@@ -100,11 +100,11 @@ pub(crate) fn is_stub_routines(blob_name: &str) -> bool {
 ///
 /// Descriptions: openjdk src/hotspot/share/interpreter/templateInterpreterGenerator.cpp, JDK 8 to
 /// 28.
-pub fn kind_of_codelet(description: &str) -> CodeKind {
+pub fn kind_of_codelet(description: &str) -> BlobKind {
     match description {
-        _ if description.contains("method entry point") => CodeKind::InterpreterEntry,
+        _ if description.contains("method entry point") => BlobKind::InterpreterEntry,
         // Called by the entries of native methods.
-        "slow signature handler" | "result handlers for native calls" => CodeKind::Stub,
-        _ => CodeKind::InterpreterFrame,
+        "slow signature handler" | "result handlers for native calls" => BlobKind::Stub,
+        _ => BlobKind::InterpreterFrame,
     }
 }

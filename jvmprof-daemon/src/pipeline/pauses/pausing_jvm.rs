@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jvmprof_common::pause::{CAUSE_BYTES, JvmPauseState, NO_OPERATION, PauseRecord};
 
 use crate::hotspot::{Image, OperationNames};
-use crate::pipeline::allocation::probed_files::ProbedFile;
+use crate::pipeline::jvm_followers::probed_files::ProbedFile;
 use crate::pipeline::jvm_totals::{PauseTotals, SeriesName};
 
 /// Past pauses by which samples are labelled: few samples come later than the next one.
@@ -67,7 +67,7 @@ pub struct JvmPauses {
 }
 
 #[derive(Debug)]
-pub(super) struct FollowedJvm {
+pub(super) struct PausingJvm {
     pub(super) pid: u32,
     /// `task_struct.start_boottime`, ns.
     pub(super) start_ns: u64,
@@ -109,7 +109,7 @@ struct StoppedSpan {
     operation: Arc<str>,
 }
 
-impl FollowedJvm {
+impl PausingJvm {
     pub(super) fn new(
         pid: u32,
         start_ns: u64,
@@ -348,10 +348,10 @@ mod tests {
         record
     }
 
-    fn jvm() -> FollowedJvm {
+    fn jvm() -> PausingJvm {
         let names =
             Arc::new(OperationNames::for_tests(&[(0x10, "Exit"), (0x20, "ThreadDump"), (0x30, "None")]));
-        FollowedJvm::new(7, 1, ProbedFile::for_tests(), names, Image(crate::types::Avma(0x1000)))
+        PausingJvm::new(7, 1, ProbedFile::for_tests(), names, Image(crate::types::Avma(0x1000)))
     }
 
     /// Returns what the kernel programs know of a JVM that has been stopped since then.
@@ -364,7 +364,7 @@ mod tests {
         let mut jvm = jvm();
         jvm.since_ns = Some(5);
         assert_eq!(jvm.record(&record(0, [10, 12, 12], "")), None);
-        let at = |jvm: &FollowedJvm, time| jvm.stopped_for(time).map(ToString::to_string);
+        let at = |jvm: &PausingJvm, time| jvm.stopped_for(time).map(ToString::to_string);
         assert_eq!((at(&jvm, 11), at(&jvm, 12), at(&jvm, 99)), (None, Some(NONE.into()), Some(NONE.into())));
         let pause = jvm.record(&record(1, [10, 12, 20], "System.gc()")).expect("it is over");
         jvm.events.push(pause.clone());

@@ -1,4 +1,4 @@
-//! The pace of requests that failed by themselves while the server took others: one at first, one
+//! The limit of requests that failed by themselves while the server took others: one at first, one
 //! more at a time with each that is taken, and none for a while after one that isn't.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
 #[derive(Debug)]
-pub(in crate::export::delivery) struct RetryPace {
+pub(in crate::export::delivery) struct RetryLimiter {
     /// Delays that differ by chance, so that many daemons don't retry at the same time.
     delays: ExponentialBackoff,
     longest: Duration,
@@ -17,7 +17,7 @@ pub(in crate::export::delivery) struct RetryPace {
     room: usize,
 }
 
-impl RetryPace {
+impl RetryLimiter {
     /// A first request may be retried at once. `delay`: after one that wasn't taken, and up to
     /// twice as long.
     pub(in crate::export::delivery) fn new(delay: Duration, now: Instant) -> Self {
@@ -70,28 +70,28 @@ mod tests {
     #[test]
     fn one_goes_first_and_each_that_is_taken_makes_room_for_one_more() {
         let now = Instant::now();
-        let mut pace = RetryPace::new(DELAY, now);
+        let mut limiter = RetryLimiter::new(DELAY, now);
         for room in 1..5 {
             for _ in 0..room {
-                assert_eq!(pace.next(), Some(now));
-                pace.begin();
+                assert_eq!(limiter.next(), Some(now));
+                limiter.begin();
             }
-            assert_eq!(pace.next(), None);
-            pace.note_delivered();
-            (0..room).for_each(|_| pace.end());
+            assert_eq!(limiter.next(), None);
+            limiter.note_delivered();
+            (0..room).for_each(|_| limiter.end());
         }
-        pace.restart();
-        pace.begin();
-        assert_eq!(pace.next(), None);
+        limiter.restart();
+        limiter.begin();
+        assert_eq!(limiter.next(), None);
     }
 
     #[test]
     fn after_one_that_is_not_taken_none_goes_for_a_while_that_differs() {
         let now = Instant::now();
-        let mut pace = RetryPace::new(DELAY, now);
+        let mut limiter = RetryLimiter::new(DELAY, now);
         let mut next = || {
-            pace.note_failure(now);
-            pace.next().expect("nothing is under way") - now
+            limiter.note_failure(now);
+            limiter.next().expect("nothing is under way") - now
         };
         let delays: Vec<_> = (0..20).map(|_| next()).collect();
         assert!(delays.iter().all(|delay| (DELAY..=2 * DELAY).contains(delay)), "{delays:?}");
