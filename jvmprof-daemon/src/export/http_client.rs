@@ -27,9 +27,11 @@ use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 use url::Url;
 
-use crate::export::parca::push_outcome::was_never_processed;
-use crate::export::parca::tls_mismatch::PlaintextProtocol;
-use crate::export::parca::{ParcaConfigError, ParcaOptions, PushOutcome, SettingsFile, proxy, tls_mismatch};
+use crate::export::push::push_outcome::was_never_processed;
+use crate::export::push::tls_mismatch::PlaintextProtocol;
+use crate::export::push::{
+    BackendConfigError, BackendOptions, PushOutcome, SettingsFile, proxy, tls_mismatch,
+};
 use crate::export::retry_after;
 
 /// The part of an answer's body that is read.
@@ -77,7 +79,7 @@ impl HttpOptions {
     /// # Errors
     /// [`HttpConfigError::Connection`].
     pub fn backend(&self) -> Result<String, HttpConfigError> {
-        Ok(ParcaOptions::new(&self.address).backend()?)
+        Ok(BackendOptions::new(&self.address).backend()?)
     }
 }
 
@@ -86,7 +88,7 @@ impl HttpOptions {
 pub enum HttpConfigError {
     /// As for any backend.
     #[error(transparent)]
-    Connection(#[from] ParcaConfigError),
+    Connection(#[from] BackendConfigError),
     #[error("reading {what} {}: {source}", path.display())]
     Pem { what: SettingsFile, path: PathBuf, source: PemError },
     #[error("setting up TLS for {address}: {source}")]
@@ -130,7 +132,7 @@ impl HttpClient {
     /// Checks the options; doesn't connect yet. Must be called inside of a tokio runtime.
     pub(in crate::export) fn new(options: HttpOptions) -> Result<Self, HttpConfigError> {
         let connector = Connector::new(&options)?;
-        let plain_url = ParcaOptions::new(&options.address).plain_url()?;
+        let plain_url = BackendOptions::new(&options.address).plain_url()?;
         authorization(&options)?;
         Ok(Self { options, connector, plain_url })
     }
@@ -252,7 +254,7 @@ enum Connector {
 impl Connector {
     fn new(options: &HttpOptions) -> Result<Self, HttpConfigError> {
         let address = options.backend()?;
-        let wrong = || ParcaConfigError::Address { address: options.address.clone() };
+        let wrong = || BackendConfigError::Address { address: options.address.clone() };
         let url = Url::parse(&address).map_err(|_| wrong())?;
         let tls = tls(options, &url)?;
         let mut connector = HttpConnector::new();

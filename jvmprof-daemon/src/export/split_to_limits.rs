@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 
-use crate::export::parca::PushRequest;
+use crate::export::push::PushRequest;
 use crate::profile::gzip::GzipCompressor;
 use crate::profile::model::{Batch, LabelSet as ModelLabels, Sample, Series, label_names};
 use crate::profile::pprof::PushEncoder;

@@ -8,7 +8,7 @@ use jvmprof_daemon::event_type::{EventType, SamplesByEvent};
 use jvmprof_daemon::export::delivery::Delivery;
 use jvmprof_daemon::export::http_client::{Credentials, HttpOptions};
 use jvmprof_daemon::export::otlp::OtlpProtocol;
-use jvmprof_daemon::export::parca::PushOutcome;
+use jvmprof_daemon::export::push::PushOutcome;
 
 use crate::delivered::{batch, check_account, is_empty, options, until};
 use crate::otel_collector::{PROTOCOLS, TOKEN, WITH_TOKEN, client, lines_file, start, start_with, written};

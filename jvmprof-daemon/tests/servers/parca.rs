@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339;
 use jvmprof_daemon::event_type::{EventType, SampleType};
-use jvmprof_daemon::export::parca::{ParcaClient, ParcaOptions};
+use jvmprof_daemon::export::parca::ParcaClient;
+use jvmprof_daemon::export::push::BackendOptions;
 use serde_json::Value;
 
 use crate::delivered::{LABELLED, PERIOD, deliver_labelled, deliver_to_lives, first_type};
@@ -83,7 +84,7 @@ pub(crate) fn each(value: &Value, name: &str) -> Vec<Value> {
 }
 
 pub(crate) fn connect(address: &str) -> ParcaClient {
-    ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap()
+    ParcaClient::new(BackendOptions::new(format!("http://{address}"))).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,8 @@ use crate::app::errors::UsageError;
 use crate::export::delivery::Backend;
 use crate::export::http_client::{Credentials, HttpConfigError, HttpOptions};
 use crate::export::otlp::{OtlpClient, OtlpConfigError, OtlpOptions, OtlpProtocol};
-use crate::export::parca::{ParcaClient, ParcaConfigError, ParcaOptions, SettingsFile, Token};
+use crate::export::parca::ParcaClient;
+use crate::export::push::{BackendConfigError, BackendOptions, SettingsFile, Token};
 use crate::export::pyroscope::{PyroscopeClient, PyroscopeOptions};
 
 /// Returns a client for each backend that the settings name. Connects to nobody.
@@ -36,12 +37,12 @@ fn parca_backends(args: &DaemonArgs, names: &mut HashSet<String>) -> Result<Vec<
     )?;
     let stores = args.remote.remote_store_address.iter();
     let sample_times = args.delivery.sample_times == SampleTimesArg::RemoteStore;
-    let stores =
-        stores.map(|address| (STORE, ParcaOptions { sample_times, ..parca_options(&args.remote, address) }));
+    let stores = stores
+        .map(|address| (STORE, BackendOptions { sample_times, ..parca_options(&args.remote, address) }));
     let collector = args.delivery.collector_address.iter();
     let sample_times = args.delivery.sample_times != SampleTimesArg::Off;
     let collector = collector.map(|address| {
-        (COLLECTOR, ParcaOptions { insecure: true, sample_times, ..ParcaOptions::new(address) })
+        (COLLECTOR, BackendOptions { insecure: true, sample_times, ..BackendOptions::new(address) })
     });
     let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
     let mut backends = Vec::new();
@@ -52,7 +53,7 @@ fn parca_backends(args: &DaemonArgs, names: &mut HashSet<String>) -> Result<Vec<
             let address = options.address;
             return Err(UsageError(format!("{STORE} or {COLLECTOR}: the backend {address} is named twice")));
         }
-        backends.push(ParcaClient::new(ParcaOptions { compress, ..options }).map_err(refused)?.into());
+        backends.push(ParcaClient::new(BackendOptions { compress, ..options }).map_err(refused)?.into());
     }
     Ok(backends)
 }
@@ -171,44 +172,44 @@ fn http_flags_of(error: &HttpConfigError, prefix: &str) -> String {
 
 /// Returns the flags of options that OTLP's client of gRPC refuses: those of Parca's by its own
 /// names.
-fn grpc_flags_of(error: &ParcaConfigError) -> String {
+fn grpc_flags_of(error: &BackendConfigError) -> String {
     let flags = flags_of(error, "--otlp-address").replace("--remote-store-grpc-headers", "--otlp-headers");
     flags.replace("--remote-store-", "--otlp-").replace("--otlp-bearer-token or ", "")
 }
 
 /// Returns the flags of options that a client refuses. `address`: the flag of its address.
-fn flags_of(error: &ParcaConfigError, address: &'static str) -> &'static str {
+fn flags_of(error: &BackendConfigError, address: &'static str) -> &'static str {
     match error {
-        ParcaConfigError::Address { .. } | ParcaConfigError::Proxy { .. } => address,
-        ParcaConfigError::Tls { .. } => {
+        BackendConfigError::Address { .. } | BackendConfigError::Proxy { .. } => address,
+        BackendConfigError::Tls { .. } => {
             "--remote-store-ca-file, --remote-store-client-cert or --remote-store-client-key"
         }
-        ParcaConfigError::NoCertificate { .. } => "--remote-store-ca-file",
-        ParcaConfigError::File { what, .. } => match what {
+        BackendConfigError::NoCertificate { .. } => "--remote-store-ca-file",
+        BackendConfigError::File { what, .. } => match what {
             SettingsFile::CaCertificates => "--remote-store-ca-file",
             SettingsFile::ClientCertificate => "--remote-store-client-cert",
             SettingsFile::ClientKey => "--remote-store-client-key",
             SettingsFile::BearerToken => "--remote-store-bearer-token-file",
         },
-        ParcaConfigError::HeaderName { .. } | ParcaConfigError::HeaderValue { .. } => {
+        BackendConfigError::HeaderName { .. } | BackendConfigError::HeaderValue { .. } => {
             "--remote-store-grpc-headers"
         }
-        ParcaConfigError::Token { .. } => "--remote-store-bearer-token or --remote-store-bearer-token-file",
+        BackendConfigError::Token { .. } => "--remote-store-bearer-token or --remote-store-bearer-token-file",
     }
 }
 
-pub(super) fn parca_options(args: &RemoteStoreArgs, address: &str) -> ParcaOptions {
+pub(super) fn parca_options(args: &RemoteStoreArgs, address: &str) -> BackendOptions {
     let token = match (&args.remote_store_bearer_token, &args.remote_store_bearer_token_file) {
         (Some(token), _) => Some(Token::Literal(token.clone())),
         (None, Some(file)) => Some(Token::File(file.clone())),
         (None, None) => None,
     };
-    ParcaOptions {
+    BackendOptions {
         insecure: args.remote_store_insecure,
         token,
         headers: args.remote_store_grpc_headers.clone(),
         ca_file: args.remote_store_ca_file.clone(),
         client_identity: args.remote_store_client_cert.clone().zip(args.remote_store_client_key.clone()),
-        ..ParcaOptions::new(address)
+        ..BackendOptions::new(address)
     }
 }

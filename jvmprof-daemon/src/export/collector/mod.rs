@@ -56,7 +56,7 @@ use otlp_receiver::OtlpReceiver;
 pub use parca_receiver::{CollectorCounters, CollectorService};
 pub use profile_reader::ReadLimits;
 
-/// Our daemons' requests have 16 MiB at most (`ParcaOptions::max_request_bytes`), as far as a
+/// Our daemons' requests have 16 MiB at most (`BackendOptions::max_request_bytes`), as far as a
 /// single series isn't larger. Parca's own limit is 64 MiB (`pkg/debuginfo/client.go`,
 /// `MaxMsgSize`); but what is decoded before anything is checked takes 24 times as much where it is
 /// made of empty entries.

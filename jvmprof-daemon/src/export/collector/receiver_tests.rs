@@ -25,7 +25,8 @@ use super::*;
 use crate::event_type::EventType;
 use crate::export::http_client::{HttpClient, HttpOptions};
 use crate::export::otlp::{self, OtlpClient, OtlpOptions, OtlpProtocol};
-use crate::export::parca::{ParcaClient, ParcaOptions, PushOutcome};
+use crate::export::parca::ParcaClient;
+use crate::export::push::{BackendOptions, PushOutcome};
 use crate::export::pyroscope::{self, PyroscopeClient, PyroscopeOptions};
 use crate::export::store::{Matcher, Store, StoreOptions, TimeRange, UnixNanos};
 use crate::profile::model::{Batch, FrameKind, SampleLabel, SampleLabels};
@@ -74,7 +75,7 @@ fn batch_of(event: EventType) -> Batch {
 /// protocol, OTLP by gRPC and by HTTP, and Pyroscope's.
 async fn outcomes(address: SocketAddr) -> [PushOutcome; 4] {
     let batch = batch_of(EventType::Cpu);
-    let parca = ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap();
+    let parca = ParcaClient::new(BackendOptions::new(format!("http://{address}"))).unwrap();
     let parca = parca.send(&parca.requests(&batch).unwrap()[0]).await;
     let request = otlp::requests(&batch).unwrap().remove(0);
     let grpc = otlp_client(address, OtlpProtocol::Grpc).send(&request).await;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::options::MAX_CONCURRENCY;
 use crate::export::otlp::{self, OtlpClient};
-use crate::export::parca::{EncodedBatch, ParcaClient, PushOutcome, PushRequest};
+use crate::export::parca::ParcaClient;
+use crate::export::push::{EncodedBatch, PushOutcome, PushRequest};
 use crate::export::pyroscope::{self, PyroscopeClient};
 use crate::profile::model::Batch;
 

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::backend::Backend;
 use crate::event_type::SamplesByEvent;
-use crate::export::parca::{PushOutcome, PushRequest};
+use crate::export::push::{PushOutcome, PushRequest};
 
 /// Requests that may be refused one after the other, none being taken, before the rest is believed
 /// to be refused as well: a server that wants nothing is not asked for each series.

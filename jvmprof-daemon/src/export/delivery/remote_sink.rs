@@ -27,7 +27,7 @@ use super::bisection::{self, FailurePolicy, SendReport};
 use super::server_state::{RequestStart, ServerState};
 use super::sink_queue::{QueueState, SinkQueue, pause_after};
 use crate::event_type::SamplesByEvent;
-use crate::export::parca::{EncodedBatch, PushOutcome, PushRequest};
+use crate::export::push::{EncodedBatch, PushOutcome, PushRequest};
 use crate::export::spool::RecordInFlight;
 use crate::profile::model::Batch;
 use accounting::Origin;

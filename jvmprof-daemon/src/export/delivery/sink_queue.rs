@@ -13,7 +13,7 @@ use super::counts::DeliveryCounts;
 use super::ledger::{Ledger, LedgerEntry};
 use super::options::{DeliveryOptions, SpoolPlan};
 use crate::event_type::SamplesByEvent;
-use crate::export::parca::PushRequest;
+use crate::export::push::PushRequest;
 use crate::export::spool::{NewRecord, RecordId, RecordInFlight, Spool, SpoolError, SpoolOptions};
 
 /// A sink's spool with its ledger.

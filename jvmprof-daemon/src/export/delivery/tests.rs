@@ -14,8 +14,9 @@ use tonic::Code;
 
 use super::*;
 use crate::event_type::EventType;
+use crate::export::parca::ParcaClient;
 use crate::export::parca::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
-use crate::export::parca::{ParcaClient, ParcaOptions, PushOutcome};
+use crate::export::push::{BackendOptions, PushOutcome};
 use crate::export::store::{StoreOptions, TimeRange};
 use crate::profile::model::FrameKind;
 use crate::profile::testing::{batch, frame, series};
@@ -45,8 +46,8 @@ pub(super) fn options(spool: Option<&Path>) -> DeliveryOptions {
 }
 
 pub(super) fn client(address: impl std::fmt::Display) -> ParcaClient {
-    let options = ParcaOptions::new(format!("http://{address}"));
-    ParcaClient::new(ParcaOptions { request_timeout: Duration::from_millis(500), ..options }).expect("valid")
+    let it = BackendOptions::new(format!("http://{address}"));
+    ParcaClient::new(BackendOptions { request_timeout: Duration::from_millis(500), ..it }).expect("valid")
 }
 
 fn to(client: &ParcaClient, options: &DeliveryOptions) -> Delivery {
@@ -336,7 +337,7 @@ async fn the_end_of_the_daemon_spools_what_could_not_be_sent() {
     let dir = tempfile::tempdir().expect("a folder");
     let scripted = ScriptedServer::new(&[ScriptedAnswer::Hang]);
     let options = options(Some(dir.path()));
-    let patient = ParcaOptions::new(format!("http://{}", serve(&scripted).await));
+    let patient = BackendOptions::new(format!("http://{}", serve(&scripted).await));
     let delivery = to(&ParcaClient::new(patient).expect("valid"), &options);
     delivery.enqueue(batch_of(1));
     until(&delivery, |counts| counts.in_flight == 1 && counts.requests == 0 && scripted.requests() == 1)
@@ -352,7 +353,7 @@ async fn the_books_of_a_daemon_that_vanished_are_closed_by_the_next() {
     let dir = tempfile::tempdir().expect("a folder");
     let scripted = ScriptedServer::new(&[ScriptedAnswer::Take, ScriptedAnswer::Hang]);
     let options = options(Some(dir.path()));
-    let patient = ParcaOptions::new(format!("http://{}", serve(&scripted).await));
+    let patient = BackendOptions::new(format!("http://{}", serve(&scripted).await));
     let patient = ParcaClient::new(patient).expect("valid");
     let mut delivery = to(&patient, &options);
     delivery.enqueue(batch_of(2));
@@ -484,11 +485,11 @@ async fn each_code_is_answered_as_the_documented_table_says() {
 async fn a_compressed_request_arrives_over_ipv6() {
     let scripted = ScriptedServer::default();
     let listener = tokio::net::TcpListener::bind("[::1]:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
+    let address = listener.local_addr().expect("an address").to_string();
     crate::export::parca::scripted_server::serve_on(&scripted, listener);
-    let options = ParcaOptions { compress: true, insecure: true, ..ParcaOptions::new(address.to_string()) };
+    let options = BackendOptions { compress: true, insecure: true, ..BackendOptions::new(address) };
     let client = ParcaClient::new(options).expect("valid");
-    let request = crate::export::parca::requests(&batch_of(2), 1 << 20).expect("encodable").remove(0);
+    let request = crate::export::push::requests(&batch_of(2), 1 << 20).expect("encodable").remove(0);
     assert_eq!(client.send(&request).await, PushOutcome::Stored);
     let seen = scripted.seen.lock().expect("no test panicked");
     assert_eq!(

@@ -15,8 +15,8 @@ use tonic_types::pb::Status as RpcStatus;
 
 use crate::export::connect_code::code_of;
 use crate::export::http_client::HttpAnswer;
-use crate::export::parca::PushOutcome;
-use crate::export::parca::push_outcome::{is_answer, retry_delay};
+use crate::export::push::PushOutcome;
+use crate::export::push::push_outcome::{is_answer, retry_delay};
 
 /// The contents of a message.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::attributes::{of_resource, of_sample, text, text_attribute};
 use super::span;
-use crate::export::parca::PushRequest;
+use crate::export::push::PushRequest;
 use crate::export::split_to_limits::{SERVICE_LABEL, service_name};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::LabelSet;

@@ -32,8 +32,8 @@ use tonic::transport::Channel;
 use url::Url;
 
 use super::http_client::{Credentials, HttpClient, HttpConfigError, HttpOptions, header};
-use super::parca::tls_mismatch::PlaintextProtocol;
-use super::parca::{ParcaConfigError, ParcaOptions, PushOutcome, PushRequest, Token, grpc};
+use super::push::tls_mismatch::PlaintextProtocol;
+use super::push::{BackendConfigError, BackendOptions, PushOutcome, PushRequest, Token, grpc};
 use super::split_to_limits::{self, ProfileLimits, SeriesRequest};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::Batch;
@@ -89,7 +89,7 @@ pub enum OtlpConfigError {
     #[error(transparent)]
     Http(#[from] HttpConfigError),
     #[error(transparent)]
-    Grpc(#[from] ParcaConfigError),
+    Grpc(#[from] BackendConfigError),
     #[error("basic authentication isn't sent by gRPC: a file with a token is")]
     BasicByGrpc,
 }
@@ -106,7 +106,7 @@ pub struct OtlpClient {
 
 #[derive(Clone, Debug)]
 enum Transport {
-    Grpc { channel: Channel, options: Arc<ParcaOptions>, headers: MetadataMap, plain_url: Option<Url> },
+    Grpc { channel: Channel, options: Arc<BackendOptions>, headers: MetadataMap, plain_url: Option<Url> },
     Http { client: Arc<HttpClient>, url: Arc<str>, headers: HeaderMap },
 }
 
@@ -223,7 +223,7 @@ impl OtlpClient {
     async fn exchange_by_grpc(
         &self,
         channel: &Channel,
-        options: &ParcaOptions,
+        options: &BackendOptions,
         headers: &MetadataMap,
         message: ExportProfilesServiceRequest,
     ) -> Result<Answer, PushOutcome> {
@@ -261,14 +261,14 @@ impl Transport {
             Some(Credentials::Bearer(path)) => Some(Token::File(path.clone())),
             Some(Credentials::Basic(_)) => return Err(OtlpConfigError::BasicByGrpc),
         };
-        let grpc = ParcaOptions {
+        let grpc = BackendOptions {
             token,
             headers: options.headers.clone(),
             ca_file: http.ca_file.clone(),
             client_identity: http.client_identity.clone(),
             connect_timeout: http.connect_timeout,
             request_timeout: http.request_timeout,
-            ..ParcaOptions::new(&http.address)
+            ..BackendOptions::new(&http.address)
         };
         let (channel, headers) = grpc::connection(&grpc)?;
         let plain_url = grpc.plain_url()?;

@@ -4,18 +4,11 @@
 //! have been stored, or may have been stored; who sends it again, and when, is decided by
 //! [`delivery`](crate::export::delivery).
 
-mod config_error;
 pub mod debuginfo_upload;
-mod endpoint;
-pub(in crate::export) mod grpc;
-pub(in crate::export) mod proxy;
-pub(in crate::export) mod push_outcome;
-mod push_request;
 #[cfg(test)]
 pub(in crate::export) mod scripted_server;
 #[cfg(test)]
 mod tests;
-pub(in crate::export) mod tls_mismatch;
 
 use std::io;
 use std::sync::Arc;
@@ -27,23 +20,19 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use url::Url;
 
+use super::push::tls_mismatch::PlaintextProtocol;
+use super::push::{BackendConfigError, BackendOptions, PushOutcome, PushRequest, grpc, push_request};
 use crate::profile::model::Batch;
 use crate::profile::pprof::PushEncoder;
 use crate::proto::profilestore::WriteRawRequest;
 use crate::proto::profilestore::profile_store_service_client::ProfileStoreServiceClient;
-use tls_mismatch::PlaintextProtocol;
-
-pub use config_error::{ParcaConfigError, SettingsFile};
-pub use endpoint::{ParcaOptions, Token, check_header};
-pub use push_outcome::PushOutcome;
-pub use push_request::{EncodedBatch, PushRequest, requests};
 
 /// A connection to one backend, made when it is first needed and again when it broke. Cheap to
 /// clone.
 #[derive(Clone, Debug)]
 pub struct ParcaClient {
     channel: Channel,
-    options: Arc<ParcaOptions>,
+    options: Arc<BackendOptions>,
     /// The fixed ones; the token is added for each request, because its file may change.
     headers: MetadataMap,
     /// Of a server that is reached without TLS and without a proxy.
@@ -54,8 +43,8 @@ impl ParcaClient {
     /// Checks the options; doesn't connect yet. Must be called inside of a tokio runtime.
     ///
     /// # Errors
-    /// See [`ParcaConfigError`].
-    pub fn new(options: ParcaOptions) -> Result<Self, ParcaConfigError> {
+    /// See [`BackendConfigError`].
+    pub fn new(options: BackendOptions) -> Result<Self, BackendConfigError> {
         let (channel, headers) = grpc::connection(&options)?;
         let plain_url = options.plain_url()?;
         Ok(Self { channel, options: Arc::new(options), headers, plain_url })

@@ -12,16 +12,17 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 use super::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
 use super::*;
 use crate::export::collector::{self, CollectorService};
+use crate::export::push::Token;
 use crate::export::store::{Store, StoreOptions, TimeRange};
 use crate::profile::model::{Batch, FrameKind};
 use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::testing::{batch, frame, series};
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
-fn options(address: SocketAddr) -> ParcaOptions {
-    ParcaOptions {
+fn options(address: SocketAddr) -> BackendOptions {
+    BackendOptions {
         request_timeout: Duration::from_millis(300),
-        ..ParcaOptions::new(format!("http://{address}"))
+        ..BackendOptions::new(format!("http://{address}"))
     }
 }
 
@@ -57,7 +58,7 @@ async fn what_is_pushed_is_what_the_collector_stores() {
     tokio::spawn(collector::serve(listener, router, std::future::pending()));
 
     for compress in [false, true] {
-        let client = ParcaClient::new(ParcaOptions { compress, ..options(address) }).unwrap();
+        let client = ParcaClient::new(BackendOptions { compress, ..options(address) }).unwrap();
         assert_eq!(push(&client, &small_batch()).await, [PushOutcome::Stored], "compress: {compress}");
     }
     let found = store.series(TimeRange::ALL, &[]);
@@ -143,7 +144,7 @@ async fn times_of_samples_go_only_to_who_reads_them() {
     let mut batch = small_batch();
     batch.series[0].samples[0].times = vec![20];
     let comments = |sample_times| {
-        let options = ParcaOptions { sample_times, insecure: true, ..ParcaOptions::new("127.0.0.1:1") };
+        let options = BackendOptions { sample_times, insecure: true, ..BackendOptions::new("127.0.0.1:1") };
         let requests = ParcaClient::new(options).unwrap().requests(&batch).unwrap();
         let profile = &requests[0].all_series()[0].samples[0].raw_profile;
         decode(profile, DecodeLimits::default()).unwrap().comment.len()
@@ -161,7 +162,7 @@ fn tls_identity() -> Identity {
 async fn who_speaks_tls_alone_is_told_what_to_write() {
     let plain = ScriptedServer::default();
     let address = serve(&plain).await;
-    let client_of = |address: String| ParcaClient::new(ParcaOptions::new(address)).unwrap();
+    let client_of = |address: String| ParcaClient::new(BackendOptions::new(address)).unwrap();
     let PushOutcome::NotStored { message, .. } = client_of(address.to_string()).probe().await else {
         panic!("a server without TLS stored something");
     };
@@ -201,12 +202,12 @@ async fn token_and_headers_go_with_every_request_over_tls_that_trusts_the_given_
     let dir = tempfile::tempdir().unwrap();
     let ca_file = dir.path().join("ca.pem");
     std::fs::write(&ca_file, ca_pem).unwrap();
-    let trusting = ParcaOptions {
+    let trusting = BackendOptions {
         ca_file: Some(ca_file),
         token: Some(Token::Literal("secret".to_owned())),
         headers: vec![("projectid".to_owned(), "42".to_owned())],
         request_timeout: Duration::from_secs(5),
-        ..ParcaOptions::new(format!("localhost:{port}"))
+        ..BackendOptions::new(format!("localhost:{port}"))
     };
     let client = ParcaClient::new(trusting.clone()).unwrap();
     assert_eq!(push(&client, &small_batch()).await, [PushOutcome::Stored]);
@@ -215,7 +216,7 @@ async fn token_and_headers_go_with_every_request_over_tls_that_trusts_the_given_
     assert_eq!(metadata.get("projectid").unwrap(), "42");
     assert!(metadata.get("user-agent").unwrap().to_str().unwrap().starts_with("jvmprof/"));
 
-    let distrusting = ParcaOptions { ca_file: None, ..trusting };
+    let distrusting = BackendOptions { ca_file: None, ..trusting };
     let outcomes = push(&ParcaClient::new(distrusting).unwrap(), &small_batch()).await;
     let [PushOutcome::NotStored { message, .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert!(message.contains("certificate"), "{message}");
@@ -223,18 +224,18 @@ async fn token_and_headers_go_with_every_request_over_tls_that_trusts_the_given_
 
 #[tokio::test]
 async fn options_that_cannot_work_are_errors_before_anything_is_sent() {
-    let missing = ParcaOptions { ca_file: Some("/nowhere/ca.pem".into()), ..ParcaOptions::new("a:443") };
+    let missing = BackendOptions { ca_file: Some("/nowhere/ca.pem".into()), ..BackendOptions::new("a:443") };
     let error = ParcaClient::new(missing).unwrap_err().to_string();
     assert!(error.starts_with("reading the CA certificates /nowhere/ca.pem: "), "{error}");
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "no certificate").unwrap();
     for address in ["a:443", "http://a:80"] {
-        let empty = ParcaOptions { ca_file: Some(file.path().to_owned()), ..ParcaOptions::new(address) };
+        let empty = BackendOptions { ca_file: Some(file.path().to_owned()), ..BackendOptions::new(address) };
         let error = ParcaClient::new(empty).unwrap_err().to_string();
         let named = format!("reading the CA certificates {}: there is no certificate", file.path().display());
         assert!(error.starts_with(&named), "{error}");
     }
-    assert!(ParcaClient::new(ParcaOptions::new("nonsense")).is_err());
+    assert!(ParcaClient::new(BackendOptions::new("nonsense")).is_err());
 }
 
 #[tokio::test]

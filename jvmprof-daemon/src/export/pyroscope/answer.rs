@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use crate::export::connect_code::code_of;
 use crate::export::http_client::HttpAnswer;
-use crate::export::parca::PushOutcome;
+use crate::export::push::PushOutcome;
 
 /// An error of the Connect protocol.
 #[derive(Debug, Deserialize)]

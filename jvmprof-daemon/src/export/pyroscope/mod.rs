@@ -17,7 +17,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use prost::Message as _;
 
 use super::http_client::{HttpClient, HttpConfigError, HttpOptions, header};
-use super::parca::{PushOutcome, PushRequest};
+use super::push::{PushOutcome, PushRequest};
 use crate::proto::profilestore;
 use crate::proto::pyroscope::{LabelPair, PushRequest as PushMessage, RawProfileSeries, RawSample};
 

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::io;
 
 use crate::event_type::EventType;
-use crate::export::parca::EncodedBatch;
+use crate::export::push::EncodedBatch;
 use crate::export::split_to_limits::{self, ProfileLimits, SERVICE_LABEL, service_name};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::label_names::SPAN_ID;
@@ -88,7 +88,7 @@ fn labels(event: EventType, of: &ModelLabels, room: usize) -> (Vec<(String, Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::parca::PushRequest;
+    use crate::export::push::PushRequest;
     use crate::profile::model::{FrameKind, SampleLabel, SampleLabels};
     use crate::profile::pprof::decode::{DecodeLimits, decode};
     use crate::profile::testing::{batch, frame, series};

@@ -13,7 +13,7 @@ use prost::Message as _;
 use super::*;
 use crate::clock::monotonic_ns;
 use crate::config::relabel::RelabelRule;
-use crate::export::parca::requests;
+use crate::export::push::requests;
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Sample, Series};
 use crate::proto::profilestore::WriteRawRequest;

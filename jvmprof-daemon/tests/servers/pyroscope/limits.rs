@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use jvmprof_daemon::event_type::{EventType, SamplesByEvent};
 use jvmprof_daemon::export::delivery::{Delivery, DeliveryCounts};
 use jvmprof_daemon::export::http_client::HttpOptions;
-use jvmprof_daemon::export::parca::PushOutcome;
+use jvmprof_daemon::export::push::PushOutcome;
 use jvmprof_daemon::export::pyroscope::{PyroscopeClient, PyroscopeOptions, requests};
 use jvmprof_daemon::profile::model::{Batch, SampleLabel, SampleLabels};
 use tonic::Code;

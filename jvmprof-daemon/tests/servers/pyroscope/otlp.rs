@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use jvmprof_daemon::event_type::{EventType, SampleType};
 use jvmprof_daemon::export::delivery::Delivery;
 use jvmprof_daemon::export::otlp;
-use jvmprof_daemon::export::parca::PushOutcome;
+use jvmprof_daemon::export::push::PushOutcome;
 
 use super::{Storage, start_with};
 use crate::delivered::{

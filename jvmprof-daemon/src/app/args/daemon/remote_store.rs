@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::export::parca::check_header;
+use crate::export::push::check_header;
 
 /// How to reach the backend. The names are those of parca-agent.
 #[derive(Clone, Debug, Args)]

@@ -30,7 +30,7 @@ async fn the_parts_of_a_request_that_is_too_large_are_stored() {
     for limits in [RequestLimits { max_profiles: 2, ..limits }, RequestLimits { max_bytes: 10_000, ..limits }]
     {
         let (_dir, collector, address) = start(limits).await;
-        let client = ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).unwrap();
+        let client = ParcaClient::new(BackendOptions::new(format!("http://{address}"))).unwrap();
         let request = client.requests(&batch).unwrap().remove(0);
         let outcome = client.send(&request).await;
         assert!(matches!(outcome, PushOutcome::Refused { divisible: true, .. }), "{outcome:?}");

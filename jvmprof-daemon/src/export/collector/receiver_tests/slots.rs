@@ -35,7 +35,7 @@ async fn what_takes_too_long_is_possibly_lost_whatever_its_protocol() {
 
 #[test]
 fn who_waits_for_a_slot_is_answered_before_our_daemons_give_up() {
-    let parca = ParcaOptions::new("a:1").request_timeout;
+    let parca = BackendOptions::new("a:1").request_timeout;
     let http = HttpOptions::new("a:1").request_timeout;
     assert!(SLOT_TIME * 2 < parca.min(http));
 }

@@ -4,8 +4,9 @@ use tonic::Code;
 
 use super::*;
 use crate::event_type::EventType;
+use crate::export::parca::ParcaClient;
 use crate::export::parca::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
-use crate::export::parca::{ParcaClient, ParcaOptions};
+use crate::export::push::BackendOptions;
 
 fn allocated(samples: u64) -> SamplesByEvent {
     SamplesByEvent::of(EventType::Allocation, samples)
@@ -22,7 +23,7 @@ fn allocations_of(pids: u64) -> Batch {
 
 /// A client that waits long for an answer.
 fn patient(address: impl std::fmt::Display) -> ParcaClient {
-    ParcaClient::new(ParcaOptions::new(format!("http://{address}"))).expect("valid")
+    ParcaClient::new(BackendOptions::new(format!("http://{address}"))).expect("valid")
 }
 
 #[tokio::test]

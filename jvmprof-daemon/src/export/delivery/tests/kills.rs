@@ -26,7 +26,7 @@ async fn what_a_killed_daemon_was_sending_is_lost_or_twice_and_counted() {
             ScriptedAnswer::Hang,
         ]);
         let options = DeliveryOptions { send_again, ..options(Some(dir.path())) };
-        let patient = ParcaOptions::new(format!("http://{}", serve(&scripted).await));
+        let patient = BackendOptions::new(format!("http://{}", serve(&scripted).await));
         let patient = ParcaClient::new(patient).expect("valid");
         let delivery = to(&patient, &options);
         delivery.enqueue(batch_of(3));

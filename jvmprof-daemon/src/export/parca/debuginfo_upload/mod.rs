@@ -21,8 +21,7 @@ use tokio::task::JoinSet;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
-use super::config_error::ParcaConfigError;
-use super::endpoint::{self, ParcaOptions};
+use crate::export::push::{BackendConfigError, BackendOptions, endpoint};
 use crate::native::debug_files_to_upload::queue::UploadCandidate;
 use bandwidth_limit::BandwidthLimit;
 use upload_attempt::UploadAttempt;
@@ -74,12 +73,12 @@ pub struct Uploader {
 #[derive(Debug)]
 struct UploadServer {
     channel: Channel,
-    options: ParcaOptions,
+    options: BackendOptions,
     headers: MetadataMap,
 }
 
 impl UploadServer {
-    fn new(options: ParcaOptions) -> Result<Self, ParcaConfigError> {
+    fn new(options: BackendOptions) -> Result<Self, BackendConfigError> {
         Ok(Self { channel: endpoint::channel(&options)?, headers: endpoint::headers(&options)?, options })
     }
 }
@@ -98,8 +97,8 @@ impl Uploader {
     /// Checks the options; doesn't connect yet. Must be called inside of a tokio runtime.
     ///
     /// # Errors
-    /// See [`ParcaConfigError`].
-    pub fn new(server: ParcaOptions, options: UploadOptions) -> Result<Self, ParcaConfigError> {
+    /// See [`BackendConfigError`].
+    pub fn new(server: BackendOptions, options: UploadOptions) -> Result<Self, BackendConfigError> {
         let server = Mutex::new(Arc::new(UploadServer::new(server)?));
         let slots = Semaphore::new(options.parallel.max(1));
         let bandwidth = BandwidthLimit::new(options.bytes_per_second);
@@ -111,8 +110,8 @@ impl Uploader {
     /// where it went.
     ///
     /// # Errors
-    /// See [`ParcaConfigError`]; all stays as it was.
-    pub fn change_server(&self, server: ParcaOptions) -> Result<(), ParcaConfigError> {
+    /// See [`BackendConfigError`]; all stays as it was.
+    pub fn change_server(&self, server: BackendOptions) -> Result<(), BackendConfigError> {
         let server = Arc::new(UploadServer::new(server)?);
         *self.inner.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
         Ok(())

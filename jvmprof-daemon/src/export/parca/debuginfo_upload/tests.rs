@@ -165,7 +165,7 @@ fn offer(path: &str) -> UploadCandidate {
 
 async fn upload(address: SocketAddr, options: UploadOptions, offered: Vec<UploadCandidate>) -> UploadCounts {
     let token = Some(super::super::Token::Literal("secret".to_owned()));
-    let server = ParcaOptions { token, ..ParcaOptions::new(format!("http://{address}")) };
+    let server = BackendOptions { token, ..BackendOptions::new(format!("http://{address}")) };
     let uploader = Uploader::new(server, options).unwrap();
     let (offers, queue) = UploadQueue::new();
     for offer in offered {
@@ -232,7 +232,7 @@ async fn a_failed_precondition_is_tried_again_later_and_not_for_ever() {
 async fn another_server_gets_what_was_put_off_and_every_file_anew() {
     let refusing: Vec<_> = (0..2).map(|_| ("should", UploadStep::Fail(Code::FailedPrecondition))).collect();
     let (first, second) = (ScriptedDebuginfoService::new(&refusing), ScriptedDebuginfoService::default());
-    let server = |address: SocketAddr| ParcaOptions::new(format!("http://{address}"));
+    let server = |address: SocketAddr| BackendOptions::new(format!("http://{address}"));
     let options = UploadOptions { retry_after: Duration::from_secs(1), rounds: 1000, ..options() };
     let uploader = Uploader::new(server(start(&first).await), options).unwrap();
     let (offers, queue) = UploadQueue::new();
@@ -245,7 +245,7 @@ async fn another_server_gets_what_was_put_off_and_every_file_anew() {
         }
     };
     until(&|counts| counts.put_off > 0).await;
-    assert!(uploader.change_server(ParcaOptions::new("no address")).is_err());
+    assert!(uploader.change_server(BackendOptions::new("no address")).is_err());
     uploader.change_server(server(start(&second).await)).unwrap();
     until(&|counts| counts.uploaded == 1).await;
     assert_eq!(second.calls(), "should initiate upload finish");

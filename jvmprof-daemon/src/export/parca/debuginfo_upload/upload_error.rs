@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use crate::export::parca::push_outcome::describe;
+use crate::export::push::push_outcome::describe;
 use crate::native::debug_files_to_upload::extract_debug_info::ExtractError;
 
 /// The reason why a file wasn't uploaded.

@@ -4,16 +4,16 @@ use tonic::Request;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
-use super::config_error::ParcaConfigError;
-use super::endpoint::{self, ParcaOptions};
+use super::config_error::BackendConfigError;
+use super::endpoint::{self, BackendOptions};
 
 /// Returns a connection that is made when it is needed, and the headers of every request.
 ///
 /// # Errors
-/// Options that can't work: see [`ParcaConfigError`].
+/// Options that can't work: see [`BackendConfigError`].
 pub(in crate::export) fn connection(
-    options: &ParcaOptions,
-) -> Result<(Channel, MetadataMap), ParcaConfigError> {
+    options: &BackendOptions,
+) -> Result<(Channel, MetadataMap), BackendConfigError> {
     let channel = endpoint::channel(options)?;
     let headers = endpoint::headers(options)?;
     endpoint::token(options)?;
@@ -27,8 +27,8 @@ pub(in crate::export) fn connection(
 pub(in crate::export) fn request<T>(
     message: T,
     headers: &MetadataMap,
-    options: &ParcaOptions,
-) -> Result<Request<T>, ParcaConfigError> {
+    options: &BackendOptions,
+) -> Result<Request<T>, BackendConfigError> {
     let mut request = Request::new(message);
     *request.metadata_mut() = headers.clone();
     if let Some(token) = endpoint::token(options)? {

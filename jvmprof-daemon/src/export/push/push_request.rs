@@ -42,7 +42,7 @@ pub struct PushRequest {
     pub tries: u32,
     /// The samples of each series.
     counts: Vec<u64>,
-    pub(super) message: WriteRawRequest,
+    pub(in crate::export) message: WriteRawRequest,
 }
 
 impl PushRequest {
@@ -133,7 +133,7 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<PushRequest>>
 }
 
 /// Encodes a batch as [`requests`] does, with this encoder of it.
-pub(super) fn requests_of<'a>(
+pub(in crate::export) fn requests_of<'a>(
     batch: &'a Batch,
     mut encoder: PushEncoder<'a>,
     max_bytes: usize,

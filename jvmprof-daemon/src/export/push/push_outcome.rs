@@ -112,7 +112,7 @@ impl PushOutcome {
     }
 
     /// Returns the outcome that a failure means.
-    pub(super) fn of(status: &Status) -> Self {
+    pub(in crate::export) fn of(status: &Status) -> Self {
         // Not gRPC but HTTP: a proxy that didn't let the request through, or a server that doesn't
         // know what it is.
         match http_status(status.message()) {
@@ -226,7 +226,7 @@ pub(in crate::export) fn retry_delay(status: &Status) -> Option<Duration> {
 
 /// Describes a failure: what it means if that is clear, else the whole chain of causes: `transport
 /// error` alone helps nobody.
-pub(super) fn describe(status: &Status) -> String {
+pub(in crate::export) fn describe(status: &Status) -> String {
     if let Some(mismatch) = status.source().and_then(tls_mismatch::of_cause) {
         return mismatch.to_string();
     }

@@ -12,7 +12,7 @@ use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::Matcher;
 use url::Url;
 
-use super::config_error::ParcaConfigError;
+use super::config_error::BackendConfigError;
 
 /// A proxy to tunnel through.
 #[derive(Clone, Debug)]
@@ -22,17 +22,19 @@ pub(in crate::export) struct Proxy {
 }
 
 /// The proxy for this address, if it needs one.
-pub(in crate::export) fn for_url(url: &Url) -> Result<Option<Proxy>, ParcaConfigError> {
+pub(in crate::export) fn for_url(url: &Url) -> Result<Option<Proxy>, BackendConfigError> {
     select_proxy(&Matcher::from_env(), url)
 }
 
-fn select_proxy(matcher: &Matcher, url: &Url) -> Result<Option<Proxy>, ParcaConfigError> {
+fn select_proxy(matcher: &Matcher, url: &Url) -> Result<Option<Proxy>, BackendConfigError> {
     let Ok(destination) = url.as_str().parse::<Uri>() else { return Ok(None) };
     let Some(intercept) = matcher.intercept(&destination) else { return Ok(None) };
     let (uri, auth) = (intercept.uri().clone(), intercept.basic_auth().cloned());
     match uri.scheme_str() {
         None | Some("http") => Ok(Some(Proxy { uri, auth })),
-        Some(scheme) => Err(ParcaConfigError::Proxy { address: url.to_string(), scheme: scheme.to_owned() }),
+        Some(scheme) => {
+            Err(BackendConfigError::Proxy { address: url.to_string(), scheme: scheme.to_owned() })
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use url::Url;
 
-use super::config_error::{ParcaConfigError, SettingsFile};
+use super::config_error::{BackendConfigError, SettingsFile};
 use super::proxy;
 
 /// A bearer token.
@@ -36,7 +36,7 @@ impl fmt::Debug for Token {
 
 /// Options of the connection to a backend.
 #[derive(Clone)]
-pub struct ParcaOptions {
+pub struct BackendOptions {
     /// `http://host:port`, `https://host:port`, or `host:port`, which means TLS unless `insecure`.
     pub address: String,
     /// Plaintext for an address that says neither http nor https.
@@ -60,11 +60,11 @@ pub struct ParcaOptions {
     pub sample_times: bool,
 }
 
-impl fmt::Debug for ParcaOptions {
+impl fmt::Debug for BackendOptions {
     /// Values of headers are often secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
-        f.debug_struct("ParcaOptions")
+        f.debug_struct("BackendOptions")
             .field("address", &self.address)
             .field("insecure", &self.insecure)
             .field("token", &self.token)
@@ -73,7 +73,7 @@ impl fmt::Debug for ParcaOptions {
     }
 }
 
-impl ParcaOptions {
+impl BackendOptions {
     /// The defaults for an address.
     pub fn new(address: impl Into<String>) -> Self {
         Self {
@@ -92,29 +92,29 @@ impl ParcaOptions {
     }
 }
 
-impl ParcaOptions {
+impl BackendOptions {
     /// The backend, by whatever address it is given: `http://a:1`, `http://a:1/` and `a:1` without
     /// TLS are the same.
     ///
     /// # Errors
-    /// [`ParcaConfigError::Address`].
-    pub fn backend(&self) -> Result<String, ParcaConfigError> {
+    /// [`BackendConfigError::Address`].
+    pub fn backend(&self) -> Result<String, BackendConfigError> {
         url(self).map(String::from)
     }
 
     /// The URL of a server that is reached without TLS, directly.
     ///
     /// # Errors
-    /// [`ParcaConfigError::Address`] or [`ParcaConfigError::Proxy`].
-    pub(in crate::export) fn plain_url(&self) -> Result<Option<Url>, ParcaConfigError> {
+    /// [`BackendConfigError::Address`] or [`BackendConfigError::Proxy`].
+    pub(in crate::export) fn plain_url(&self) -> Result<Option<Url>, BackendConfigError> {
         let url = url(self)?;
         let is_direct = url.scheme() == "http" && proxy::for_url(&url)?.is_none();
         Ok(is_direct.then_some(url))
     }
 }
 
-fn read(what: SettingsFile, path: &PathBuf) -> Result<Vec<u8>, ParcaConfigError> {
-    fs::read(path).map_err(|source| ParcaConfigError::File { what, path: path.clone(), source })
+fn read(what: SettingsFile, path: &PathBuf) -> Result<Vec<u8>, BackendConfigError> {
+    fs::read(path).map_err(|source| BackendConfigError::File { what, path: path.clone(), source })
 }
 
 /// An address as messages show it: a user and a password in it are nobody's to see.
@@ -127,9 +127,9 @@ fn without_user(address: &str) -> String {
 }
 
 /// The address as a URL with a scheme, a host and nothing behind the port.
-fn url(options: &ParcaOptions) -> Result<Url, ParcaConfigError> {
+fn url(options: &BackendOptions) -> Result<Url, BackendConfigError> {
     let address = options.address.trim();
-    let wrong = || ParcaConfigError::Address { address: without_user(&options.address) };
+    let wrong = || BackendConfigError::Address { address: without_user(&options.address) };
     let bare = !address.contains("://");
     let scheme = if options.insecure { "http" } else { "https" };
     let text = if bare { format!("{scheme}://{address}") } else { address.to_owned() };
@@ -149,7 +149,7 @@ fn url(options: &ParcaOptions) -> Result<Url, ParcaConfigError> {
 
 /// A connection that is made when it is needed: directly, or through the proxy that the environment
 /// names.
-pub(super) fn channel(options: &ParcaOptions) -> Result<Channel, ParcaConfigError> {
+pub(in crate::export) fn channel(options: &BackendOptions) -> Result<Channel, BackendConfigError> {
     let (endpoint, url) = endpoint(options)?;
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -170,12 +170,12 @@ pub(super) fn channel(options: &ParcaOptions) -> Result<Channel, ParcaConfigErro
 }
 
 /// Returns the endpoint with its timeouts and TLS, and its URL.
-fn endpoint(options: &ParcaOptions) -> Result<(Endpoint, Url), ParcaConfigError> {
+fn endpoint(options: &BackendOptions) -> Result<(Endpoint, Url), BackendConfigError> {
     let url = url(options)?;
-    let tls_error = |source| ParcaConfigError::Tls { address: options.address.clone(), source };
+    let tls_error = |source| BackendConfigError::Tls { address: options.address.clone(), source };
     let endpoint = Endpoint::from_shared(url.as_str().to_owned())
         .and_then(|endpoint| endpoint.user_agent(concat!("jvmprof/", env!("CARGO_PKG_VERSION"))))
-        .map_err(|_| ParcaConfigError::Address { address: options.address.clone() })?
+        .map_err(|_| BackendConfigError::Address { address: options.address.clone() })?
         .connect_timeout(options.connect_timeout)
         .http2_keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
@@ -190,19 +190,19 @@ fn endpoint(options: &ParcaOptions) -> Result<(Endpoint, Url), ParcaConfigError>
 
 /// Reads a file of certificates of authorities, which has at least one: without one every backend
 /// would be refused, at the first push.
-fn certificate_authorities(path: &PathBuf) -> Result<Certificate, ParcaConfigError> {
+fn certificate_authorities(path: &PathBuf) -> Result<Certificate, BackendConfigError> {
     let pem = read(SettingsFile::CaCertificates, path)?;
     let has_certificate = CertificateDer::pem_slice_iter(&pem).next().is_some_and(|first| first.is_ok());
     if !has_certificate {
-        return Err(ParcaConfigError::NoCertificate { path: path.clone() });
+        return Err(BackendConfigError::NoCertificate { path: path.clone() });
     }
     Ok(Certificate::from_pem(pem))
 }
 
 fn tls(
-    options: &ParcaOptions,
+    options: &BackendOptions,
     authorities: Option<Certificate>,
-) -> Result<ClientTlsConfig, ParcaConfigError> {
+) -> Result<ClientTlsConfig, BackendConfigError> {
     let mut tls = ClientTlsConfig::new();
     tls = match authorities {
         Some(authorities) => tls.ca_certificate(authorities),
@@ -215,7 +215,7 @@ fn tls(
     Ok(tls)
 }
 
-fn warn_of_unencrypted_token(options: &ParcaOptions, url: &Url) {
+fn warn_of_unencrypted_token(options: &BackendOptions, url: &Url) {
     let is_local = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
     if options.token.is_some() && !is_local {
         tracing::warn!(address = %url, "the bearer token is sent without TLS");
@@ -223,7 +223,7 @@ fn warn_of_unencrypted_token(options: &ParcaOptions, url: &Url) {
 }
 
 /// The headers that are the same for every request.
-pub(super) fn headers(options: &ParcaOptions) -> Result<MetadataMap, ParcaConfigError> {
+pub(in crate::export) fn headers(options: &BackendOptions) -> Result<MetadataMap, BackendConfigError> {
     let mut headers = MetadataMap::new();
     for (name, value) in &options.headers {
         let (key, value) = header(name, value)?;
@@ -232,35 +232,36 @@ pub(super) fn headers(options: &ParcaOptions) -> Result<MetadataMap, ParcaConfig
     Ok(headers)
 }
 
-fn header(name: &str, value: &str) -> Result<(MetadataKey<Ascii>, MetadataValue<Ascii>), ParcaConfigError> {
+fn header(name: &str, value: &str) -> Result<(MetadataKey<Ascii>, MetadataValue<Ascii>), BackendConfigError> {
     let key = MetadataKey::<Ascii>::from_str(&name.to_ascii_lowercase())
-        .map_err(|source| ParcaConfigError::HeaderName { name: name.to_owned(), source })?;
+        .map_err(|source| BackendConfigError::HeaderName { name: name.to_owned(), source })?;
     let value = MetadataValue::try_from(value)
-        .map_err(|source| ParcaConfigError::HeaderValue { name: name.to_owned(), source })?;
+        .map_err(|source| BackendConfigError::HeaderValue { name: name.to_owned(), source })?;
     Ok((key, value))
 }
 
 /// Returns true if this can be a header of a request.
 ///
 /// # Errors
-/// [`ParcaConfigError::HeaderName`] or [`ParcaConfigError::HeaderValue`].
-pub fn check_header(name: &str, value: &str) -> Result<(), ParcaConfigError> {
+/// [`BackendConfigError::HeaderName`] or [`BackendConfigError::HeaderValue`].
+pub fn check_header(name: &str, value: &str) -> Result<(), BackendConfigError> {
     header(name, value).map(|_| ())
 }
 
 /// The `authorization` header as of now.
-pub(super) fn token(options: &ParcaOptions) -> Result<Option<MetadataValue<Ascii>>, ParcaConfigError> {
-    let token = match &options.token {
-        None => return Ok(None),
-        Some(Token::Literal(token)) => token.clone(),
-        Some(Token::File(path)) => fs::read_to_string(path).map_err(|source| ParcaConfigError::File {
-            what: SettingsFile::BearerToken,
-            path: path.clone(),
-            source,
-        })?,
-    };
+pub(in crate::export) fn token(
+    options: &BackendOptions,
+) -> Result<Option<MetadataValue<Ascii>>, BackendConfigError> {
+    let token =
+        match &options.token {
+            None => return Ok(None),
+            Some(Token::Literal(token)) => token.clone(),
+            Some(Token::File(path)) => fs::read_to_string(path).map_err(|source| {
+                BackendConfigError::File { what: SettingsFile::BearerToken, path: path.clone(), source }
+            })?,
+        };
     let mut value = MetadataValue::try_from(format!("Bearer {}", token.trim()))
-        .map_err(|source| ParcaConfigError::Token { source })?;
+        .map_err(|source| BackendConfigError::Token { source })?;
     value.set_sensitive(true);
     Ok(Some(value))
 }
@@ -270,7 +271,7 @@ mod tests {
     use super::*;
 
     fn address(address: &str, insecure: bool) -> Result<String, String> {
-        let options = ParcaOptions { insecure, ..ParcaOptions::new(address) };
+        let options = BackendOptions { insecure, ..BackendOptions::new(address) };
         url(&options).map(|url| url.to_string()).map_err(|error| error.to_string())
     }
 
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn headers_that_cannot_be_sent_are_named() {
         let with = |name: &str, value: &str| {
-            let mut options = ParcaOptions::new("http://a:1");
+            let mut options = BackendOptions::new("http://a:1");
             options.headers.push((name.to_owned(), value.to_owned()));
             headers(&options).map_err(|error| error.to_string())
         };
@@ -324,19 +325,19 @@ mod tests {
     fn a_token_is_taken_from_its_file_as_it_is_now_and_never_shown() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let options =
-            ParcaOptions { token: Some(Token::File(file.path().to_owned())), ..ParcaOptions::new("a:1") };
+            BackendOptions { token: Some(Token::File(file.path().to_owned())), ..BackendOptions::new("a:1") };
         for text in ["first\n", "second"] {
             fs::write(file.path(), text).unwrap();
             assert_eq!(token(&options).unwrap().unwrap(), format!("Bearer {}", text.trim()).as_str());
         }
-        let options = ParcaOptions {
+        let options = BackendOptions {
             token: Some(Token::Literal("hunter2".to_owned())),
             headers: vec![("projectid".to_owned(), "hunter2".to_owned())],
-            ..ParcaOptions::new("a:1")
+            ..BackendOptions::new("a:1")
         };
         assert!(!format!("{options:?}").contains("hunter2"));
         let missing =
-            ParcaOptions { token: Some(Token::File("/nowhere".into())), ..ParcaOptions::new("a:1") };
+            BackendOptions { token: Some(Token::File("/nowhere".into())), ..BackendOptions::new("a:1") };
         assert!(token(&missing).unwrap_err().to_string().starts_with("reading the bearer token /nowhere: "));
     }
 }

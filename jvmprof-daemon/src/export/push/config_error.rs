@@ -27,10 +27,8 @@ impl fmt::Display for SettingsFile {
 
 /// Options that can't work, or files of theirs that can't be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ParcaConfigError {
-    #[error(
-        "the address {address:?} of the profile store is not http://host:port, https://host:port or host:port"
-    )]
+pub enum BackendConfigError {
+    #[error("the address {address:?} of the backend is not http://host:port, https://host:port or host:port")]
     Address { address: String },
     #[error("setting up TLS for {address}: {source}")]
     Tls { address: String, source: tonic::transport::Error },
