@@ -7,7 +7,7 @@ use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use jvmprof_daemon::proto::pprof::{Profile, Sample};
 
-use crate::support::{Workload, compile_java_for, jdks, jvmprof, record_json, scratch, signal};
+use crate::support::{KilledChild, Workload, compile_java_for, jdks, jvmprof, record_json, scratch, signal};
 
 /// Garbage for the collector, methods for the compilers, and where there are any, virtual threads.
 const BUSY: &str = r#"
@@ -74,12 +74,12 @@ fn samples_of_cpu_time_have_the_kinds_of_their_threads() {
         let mut daemon = jvmprof();
         daemon.args(["daemon", "--sample-labels", "thread_name", "--push-interval", "2s"]);
         daemon.args(["-F", "499", "--local-store-directory"]).arg(&store);
-        let mut daemon = daemon.spawn().expect("the binary runs");
+        let mut daemon = KilledChild(daemon.spawn().expect("the binary runs"));
         std::thread::sleep(Duration::from_secs(2));
         let jvm = Workload::start(&java, &arguments);
         std::thread::sleep(Duration::from_secs(12));
-        signal(daemon.id(), "TERM");
-        assert!(daemon.wait().expect("it ends").success());
+        signal(daemon.0.id(), "TERM");
+        assert!(daemon.0.wait().expect("it ends").success());
         let store = Store::open_for_reading(&store).expect("it was made");
         let of_jvm =
             [Matcher::equal("__name__", "process_cpu"), Matcher::equal("pid", jvm.pid().to_string())];

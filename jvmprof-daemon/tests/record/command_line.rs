@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::support::{LOAD, Workload, compile, compile_java, jdks, jvmprof, record_json, scratch};
 
@@ -209,8 +210,13 @@ fn a_jvm_is_found_by_the_name_of_its_program_unless_several_have_it() {
     std::os::unix::fs::symlink(home.join("bin/java"), &program).unwrap();
     let arguments = ["-cp", classes.to_str().unwrap(), "Load", "0"];
     let load = Workload::start(&program, &arguments);
-    let comm = fs::read_to_string(format!("/proc/{}/comm", load.pid())).unwrap();
-    assert_eq!(comm.trim_end(), &name[..15]);
+    // Exec closes files, by which it is seen, before it names the process.
+    let comm = || fs::read_to_string(format!("/proc/{}/comm", load.pid())).unwrap();
+    let started = Instant::now();
+    while comm().trim_end() != &name[..15] {
+        assert!(started.elapsed() < Duration::from_secs(10), "it is called {}", comm());
+        thread::sleep(Duration::from_millis(10));
+    }
     for name in [name, &name[..15]] {
         let summary = record_json(&["-p", name, "-d", "3s"]);
         let jvms = summary["jvms"].as_array().unwrap();

@@ -39,7 +39,7 @@ impl Measured {
 }
 
 /// Sums of a file of folded stacks, of those with this frame, by what their leaves say: the cause,
-/// and the class of the monitor or blocker after it.
+/// and the class of the monitor or blocker after it. That a wait is idle is left out.
 pub(crate) fn waited_for(folded: &str, frame: &str) -> BTreeMap<String, f64> {
     let frame = format!(";{frame};");
     let mut sums = BTreeMap::new();
@@ -48,7 +48,8 @@ pub(crate) fn waited_for(folded: &str, frame: &str) -> BTreeMap<String, f64> {
         let leaf = stack.rsplit(';').next().expect("a frame");
         let leaf = leaf.strip_prefix("[wait: ").and_then(|leaf| leaf.strip_suffix(']'));
         let value: f64 = value.parse().expect("a number");
-        *sums.entry(leaf.expect("the leaf is the cause").to_owned()).or_default() += value;
+        let leaf = leaf.expect("the leaf is the cause").replacen(", idle", "", 1);
+        *sums.entry(leaf).or_default() += value;
     }
     sums
 }
@@ -57,8 +58,7 @@ pub(crate) fn waited_for(folded: &str, frame: &str) -> BTreeMap<String, f64> {
 pub(crate) fn waited(folded: &str, frame: &str) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
     for (leaf, value) in waited_for(folded, frame) {
-        // Behind it stand that the wait is idle, and the class of a monitor or blocker.
-        let cause = leaf.split([',', ':']).next().unwrap_or(&leaf);
+        let cause = leaf.split_once(": ").map_or(&*leaf, |(cause, _)| cause);
         *sums.entry(cause.to_owned()).or_default() += value;
     }
     sums

@@ -13,6 +13,7 @@ use super::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
 use super::*;
 use crate::export::collector::{self, CollectorService};
 use crate::export::push::Token;
+use crate::export::push::push_request::requests;
 use crate::export::store::{Store, StoreOptions, TimeRange};
 use crate::profile::model::{Batch, FrameKind};
 use crate::profile::pprof::decode::{DecodeLimits, decode};

@@ -292,7 +292,7 @@ impl<M: ProcessMemory> Hotspot<M> {
                     methods.extend(debug.scope_methods(self.encoding));
                 }
                 UnresolvedFrame::Compiled { scopes, .. } => {
-                    methods.extend(scopes.iter().map(|(_, method)| *method))
+                    methods.extend(scopes.iter().map(|(_, method)| *method));
                 }
                 UnresolvedFrame::Interpreted { method, .. } => methods.push(*method),
             }

@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue};
 use prost::Message as _;
 
-use super::{Workload, jvmprof, scratch, signal};
+use super::{KilledChild, Workload, jvmprof, scratch, signal};
 
 /// What publishes contexts: a part of a program, or a library.
 pub(crate) const WRITER: &str = "support/thread_context/writer.c";
@@ -103,7 +103,7 @@ pub(crate) fn profiles_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Vec<Store
         loads.iter().map(|(program, arguments)| Workload::start(program, arguments)).collect();
     let mut daemon = jvmprof();
     daemon.args(["daemon", "--push-interval", "2s", "-F", "499", "--local-store-directory"]).arg(&store);
-    let mut daemon = daemon.args(options).spawn().expect("the binary runs");
+    let mut daemon = KilledChild(daemon.args(options).spawn().expect("the binary runs"));
     let has_enough = |store: &Store| {
         loads.iter().all(|load| store.profiles(TimeRange::ALL, &of_process(load.pid())).len() > SKIPPED + 1)
     };
@@ -112,8 +112,8 @@ pub(crate) fn profiles_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Vec<Store
         assert!(Instant::now() < deadline, "the daemon has stored nothing of some of the programs");
         std::thread::sleep(Duration::from_millis(500));
     }
-    signal(daemon.id(), "TERM");
-    assert!(daemon.wait().expect("it ends").success());
+    signal(daemon.0.id(), "TERM");
+    assert!(daemon.0.wait().expect("it ends").success());
     let store = Store::open_for_reading(&store).expect("it was made");
     loads.iter().map(|load| profiles_of_process(&store, load.pid())).collect()
 }

@@ -164,7 +164,7 @@ fn offer(path: &str) -> UploadCandidate {
 }
 
 async fn upload(address: SocketAddr, options: UploadOptions, offered: Vec<UploadCandidate>) -> UploadCounts {
-    let token = Some(super::super::Token::Literal("secret".to_owned()));
+    let token = Some(crate::export::push::Token::Literal("secret".to_owned()));
     let server = BackendOptions { token, ..BackendOptions::new(format!("http://{address}")) };
     let uploader = Uploader::new(server, options).unwrap();
     let (offers, queue) = UploadQueue::new();
