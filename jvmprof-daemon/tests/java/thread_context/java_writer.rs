@@ -117,6 +117,11 @@ fn records_that_java_code_writes_itself_give_each_sample_the_trace_of_its_reques
         arguments.push("-XX:CompileCommand=dontinline,Kiosk$Writer::attach");
         arguments.extend(["-cp", classes, "Kiosk", &context, library]);
         let samples = samples_of(&[(&java, arguments)], &WITH_LABELS).remove(0);
+        let counts = [&samples.in_attach, &samples.between].map(Vec::len);
+        println!(
+            "JDK {feature}: {} samples of requests, in attach, between: {counts:?}",
+            samples.of_requests.len()
+        );
         let mut by_kind: BTreeMap<Option<String>, usize> = BTreeMap::new();
         for (number, labels) in &samples.of_requests {
             let (labels, kind) = without_kind(labels);

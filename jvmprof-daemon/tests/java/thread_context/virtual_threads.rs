@@ -20,15 +20,15 @@ public class Market {
     static MethodHandle attach, detach;
     static volatile long sink;
     static void work(long rounds) { long sum = sink; for (long i = 0; i < rounds; i++) sum += sum ^ i; sink = sum; }
-    static void request_0() { work(3000); }
-    static void request_1() { work(3000); }
-    static void request_2() { work(3000); }
-    static void request_3() { work(3000); }
-    static void request_4() { work(3000); }
-    static void request_5() { work(3000); }
-    static void request_6() { work(3000); }
-    static void request_7() { work(3000); }
-    static void between() { work(3000); }
+    static void request_0() { work(100_000); }
+    static void request_1() { work(100_000); }
+    static void request_2() { work(100_000); }
+    static void request_3() { work(100_000); }
+    static void request_4() { work(100_000); }
+    static void request_5() { work(100_000); }
+    static void request_6() { work(100_000); }
+    static void request_7() { work(100_000); }
+    static void between() { work(100_000); }
     static void part(int number) {
         switch (number) {
             case 0 -> request_0(); case 1 -> request_1(); case 2 -> request_2(); case 3 -> request_3();
@@ -96,6 +96,8 @@ fn requests_of_virtual_threads_have_their_trace_on_each_carrier_if_the_writer_at
         let mut samples = samples_of(&[arguments("true"), arguments("false")], &WITH_LABELS);
         let (without, with) = (samples.remove(1), samples.remove(0));
         let Samples { of_requests, in_attach, between } = with;
+        let counts = [of_requests.len(), in_attach.len(), between.len()];
+        println!("JDK {feature}: samples of requests, in attach, between: {counts:?}");
         let mut requests = BTreeSet::new();
         for (number, labels) in &of_requests {
             let (labels, kind) = without_kind(labels);

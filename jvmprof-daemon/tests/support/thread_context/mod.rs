@@ -134,13 +134,13 @@ pub(crate) fn samples_of_pprof(bytes: &[u8]) -> Samples {
     let text = |at: i64| pprof.string_table[at as usize].as_str();
     let mut samples = Samples::default();
     for sample in &pprof.sample {
-        let functions = sample.location_id.iter().filter_map(|id| {
-            let location = pprof.location.iter().find(|it| it.id == *id)?;
-            let function = location.line.first()?.function_id;
-            let function = pprof.function.iter().find(|it| it.id == function)?;
-            Some(text(function.name))
-        });
-        let functions: Vec<&str> = functions.collect();
+        let locations =
+            sample.location_id.iter().filter_map(|id| pprof.location.iter().find(|it| it.id == *id));
+        // With those that were inlined.
+        let lines = locations.flat_map(|location| &location.line);
+        let functions =
+            lines.filter_map(|line| pprof.function.iter().find(|function| function.id == line.function_id));
+        let functions: Vec<&str> = functions.map(|function| text(function.name)).collect();
         let labels = sample.label.iter().map(|it| (text(it.key).to_owned(), text(it.str).to_owned()));
         let labels: Labels = labels.collect();
         let request = functions.iter().find_map(|name| name.rsplit_once("request_")?.1.parse().ok());
