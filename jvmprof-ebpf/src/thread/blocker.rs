@@ -41,15 +41,15 @@ pub fn of_current(task: Task, tgid: u32, start_ns: u64) -> Blocker {
     find_blocker(&UserMemory, thread_pointer, layout).unwrap_or_default()
 }
 
-/// Returns the owner of the monitor that the current thread enters, where that is contended, and
+/// Returns the owner of the monitor that the current thread enters, where that is asked for, and
 /// notes both for samples of the owner.
 #[inline(always)]
 pub fn owner_for_current(tgid: u32) -> u64 {
     if globals::monitor_owners() == 0 { 0 } else { record_contended(u64::from(tgid)) }
 }
 
-/// Returns a monitor that the current thread has and another one waits for, where that is
-/// contended; 0 if there is none. `stack_pointer`: the user's.
+/// Returns a monitor that the current thread has and another one waits for, where that is asked
+/// for; 0 if there is none. `stack_pointer`: the user's.
 #[inline(always)]
 pub fn held_by_current(tgid: u32, stack_pointer: u64) -> u64 {
     if globals::monitor_owners() == 0 { 0 } else { read_held(u64::from(tgid), stack_pointer) }

@@ -11,7 +11,8 @@ use crate::event_type::SamplesByEvent;
 use crate::export::push::{PushOutcome, PushRequest};
 
 /// Requests that may be refused one after the other, none being taken, before the rest is believed
-/// to be refused as well: a server that wants nothing is not asked for each series.
+/// to be refused as well: a server that wants nothing is not asked for each series, unless each has
+/// a request of its own anyway.
 const MAX_REFUSALS: usize = 64;
 /// The same limit for failures that say nothing of the request, while the one among its series is
 /// searched that causes them.

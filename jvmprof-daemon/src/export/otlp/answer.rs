@@ -146,7 +146,13 @@ fn of_http(answer: &HttpAnswer) -> Meaning {
             let message = format!("HTTP {status}: {}", text.trim());
             Meaning::OfSome { code, message, retry_after: *retry_after }
         }
-        None => Meaning::OfAll(PushOutcome::of_http_status(*status, &text).with_retry_after(*retry_after)),
+        None => match PushOutcome::of_http_status(*status, &text) {
+            // What is missing of the text might say that it is of one profile.
+            PushOutcome::Refused { code, message, .. } if !is_whole && *status == StatusCode::BAD_REQUEST => {
+                Meaning::OfSome { code, message, retry_after: *retry_after }
+            }
+            outcome => Meaning::OfAll(outcome.with_retry_after(*retry_after)),
+        },
     }
 }
 

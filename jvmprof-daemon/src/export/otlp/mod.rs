@@ -100,7 +100,7 @@ pub enum OtlpConfigError {
 pub struct OtlpClient {
     options: Arc<OtlpOptions>,
     transport: Transport,
-    /// Whether the receiver may have stored some series of a request and not all.
+    /// It has answered that it didn't take some series of a request of several.
     stores_parts: Arc<AtomicBool>,
 }
 

@@ -68,8 +68,8 @@ impl PushOutcome {
         }
     }
 
-    /// The outcome of an empty request. Where it broke off, and a server that is reached without
-    /// TLS, directly, speaks TLS, it says so.
+    /// The outcome of an empty request. Where it failed, and a server that is reached without TLS,
+    /// directly, speaks TLS, it says so.
     pub(in crate::export) async fn unless_server_speaks_tls(
         self,
         plain_url: Option<&Url>,
@@ -82,9 +82,12 @@ impl PushOutcome {
         };
         let Some(url) = plain_url else { return self };
         let Some(mismatch) = tls_mismatch::of_plaintext_address(url, protocol).await else { return self };
-        let message = match mismatch {
+        let message = match (mismatch, &self) {
             // It has failed for another reason.
-            TlsMismatch::TheServerToo => format!("{message} ({mismatch})"),
+            (TlsMismatch::TheServerToo, Self::PossiblyLost { code, .. }) => {
+                format!("{code:?}: {message} ({mismatch})")
+            }
+            (TlsMismatch::TheServerToo, _) => format!("{message} ({mismatch})"),
             _ => mismatch.to_string(),
         };
         Self::NotStored { message, retry_after: *retry_after }

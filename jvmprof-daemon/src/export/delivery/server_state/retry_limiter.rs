@@ -1,5 +1,5 @@
-//! The limit of requests that failed by themselves while the server took others: one at first, one
-//! more at a time with each that is taken, and none for a while after one that isn't.
+//! How many requests that failed by themselves while the server took others are sent again at a
+//! time: one at first, one more with each that is taken, and none for a while after one that isn't.
 
 use std::time::Duration;
 
