@@ -254,7 +254,12 @@
     schedule() {
       clearTimeout(this.timer);
       if (!this.state.refresh || !this.state.range) return;
-      this.timer = setTimeout(() => (document.hidden ? null : this.load()), this.state.refresh * 1000);
+      this.timer = setTimeout(() => {
+        if (document.hidden) return;
+        // What is still being read would be given up, and begun anew.
+        if (this.view.edited.pending || this.view.through.pending) this.schedule();
+        else this.load();
+      }, this.state.refresh * 1000);
     }
 
     async load() {
@@ -272,6 +277,8 @@
       this.query = byTimes ? query : comparedQuery(this.state);
       this.isShown = false;
       this.threads = this.pausesAnswer = null;
+      // First: the collector reads for few at a time, and what edits leave takes longest.
+      const tree = ask("/api/flamegraph", this.query, running.signal);
       const threads = this.chosenThreadKinds() ? this.askThreads() : null;
       const asked = this.askAnswered();
       const soon = (promise) => promise && Promise.race([promise, new Promise((resolve) => setTimeout(resolve, SOON))]);
@@ -284,7 +291,7 @@
         const [timeline, labels, flame, baseLabels] = await Promise.all([
           ask("/api/timeline", query, running.signal),
           ask("/api/labels", query, running.signal),
-          ask("/api/flamegraph", this.query, running.signal),
+          tree,
           this.state.base ? ask("/api/labels", baseQuery(this.state), running.signal) : [],
           soon(threads),
           soon(Promise.allSettled(asked.map(({ promise }) => promise))),
@@ -295,6 +302,8 @@
         if (running.signal.aborted) return;
         this.asked = null;
         this.showError(error.message);
+        // What was asked for beside the tree before is asked for again.
+        if (this.view.data) this.view.drawTree();
         // Timeline and labels cost little and help to choose less.
         const rest = ["/api/timeline", "/api/labels"].map((path) => ask(path, query, running.signal));
         const [timeline, labels] = await Promise.allSettled(rest);
@@ -382,15 +391,15 @@
     }
 
     /// The tree of some of the stacks of the very time that is shown, see `jvmprof.stacksQuery`.
-    async fetchStacks(stacks, signal = null) {
+    async fetchStacks(stacks, signal = null, query = this.shownQuery) {
       const signals = [this.running.signal, signal].filter(Boolean);
-      return (await ask("/api/flamegraph", jvmprof.stacksQuery(this.query, stacks), AbortSignal.any(signals))).tree;
+      return (await ask("/api/flamegraph", jvmprof.stacksQuery(query, stacks), AbortSignal.any(signals))).tree;
     }
 
     /// Asks for what the page shows beside the tree: drawn with it, it isn't less for a moment.
     askAnswered() {
       return jvmprof.answeredStacks(this.view).map(([answers, stacks]) => {
-        const asked = { answers, stacks, promise: this.fetchStacks(stacks) };
+        const asked = { answers, stacks, promise: this.fetchStacks(stacks, null, this.query) };
         asked.promise.then((tree) => (asked.tree = tree), () => {});
         return asked;
       });

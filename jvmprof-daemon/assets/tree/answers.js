@@ -21,10 +21,19 @@
     return samples;
   };
 
+  jvmprof.editsOf = (view) => view.state.edits.map(jvmprof.parseEdit).filter(Boolean);
+
+  /// Waits of all kinds of threads as the whole data of a ProfileView has them: what the collector
+  /// says of stacks without its filter has idle ones, too.
+  jvmprof.waitsOfAllKinds = function (view) {
+    const [functions, edits] = [jvmprof.functions(view.whole), jvmprof.editsOf(view)];
+    return jvmprof.editedData(jvmprof.withoutIdle(view.whole, functions, edits).data, functions, edits);
+  };
+
   /// Returns the stacks that a ProfileView shows: `{part, edits, basePart}`, those of a part of
   /// the time and what edits leave of them, beside those of another part if there are two.
   jvmprof.chosenStacks = function (view) {
-    const edits = jvmprof.filters(view.state.edits.map(jvmprof.parseEdit).filter(Boolean), view.has());
+    const edits = jvmprof.filters(jvmprof.editsOf(view), view.has());
     const { part, basePart } = view.times ? view.state : { part: null, basePart: null };
     return { part, edits: edits.map(({ text }) => text), basePart };
   };
@@ -45,7 +54,9 @@
     const answer = name && view.canFetch() ? view.through.treeOf(stacks) : null;
     const isCut = () => view.canFetch() && name !== jvmprof.NO_JAVA_CALLER.name && jvmprof.prunedOutside(view.tree, name) > 0;
     view.through.want(name && !answer && isCut() ? stacks : null);
-    return answer ? jvmprof.buildTree(answer, jvmprof.functions(answer), view.options).root : view.tree;
+    if (!answer) return view.tree;
+    const functions = jvmprof.functions(answer);
+    return jvmprof.buildTree(jvmprof.withoutIdle(answer, functions, jvmprof.editsOf(view)).data, functions, view.options).root;
   };
 
   /// Whether what edits leave of a tree may lack stacks, or the lines of functions: `edited` is the

@@ -200,7 +200,7 @@
       this.colourSelect.parentElement.hidden = Boolean(this.sides);
       this.bySelect.parentElement.hidden = !this.sides;
       const { fold, frames, colour, by } = this.state;
-      const edits = this.state.edits.map(jvmprof.parseEdit).filter(Boolean);
+      const edits = jvmprof.editsOf(this);
       const left = edits.filter(({ text }) => !applied.includes(text));
       const comparison = this.sides && new jvmprof.Comparison(this.sides, by, this.unit);
       for (const it of [this, this.flame, this.table]) it.comparison = comparison;
@@ -209,12 +209,14 @@
       const edited = jvmprof.editedData(awake, this.functions, left);
       const chosen = this.isTime() ? jvmprof.chosenActivities(edits) : null;
       const threadKinds = jvmprof.chosenThreadKinds(edits);
-      this.showActivities(edited, { chosen, threadKinds });
+      const ofAllKinds = edited.unfiltered && !this.isTime() ? jvmprof.waitsOfAllKinds(this) : edited;
+      this.showActivities(ofAllKinds, { chosen, threadKinds });
       this.shown = jvmprof.ofActivities(edited, chosen && jvmprof.chosenActivities(left), jvmprof.chosenThreadKinds(left));
       const options = (this.options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits), isExpanded: jvmprof.isExpanded(edits) });
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      const idleChip = jvmprof.idleChip(idle, this.data.total, this.flame.measure, comparison);
+      const ofEdits = jvmprof.ofActivities(jvmprof.editedData(this.data, this.functions, left), chosen && jvmprof.chosenActivities(left), jvmprof.chosenThreadKinds(left));
+      const idleChip = jvmprof.idleChip(jvmprof.withoutIdle(ofEdits, this.functions, edits).idle, ofEdits.total, this.flame.measure, comparison);
       this.edits.show(edits, { part, basePart, clock: this.clock }, frames, this.has(), idleChip);
       this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, clock: this.clock, part, basePart, chosen, threadKinds });
       this.pauseLane.show(this.pauses, { span: this.heatmap.span ?? this.durationMs, part });

@@ -125,7 +125,10 @@ fn of_environment(bytes: &[u8]) -> ServiceIdentity {
 fn of_options(arguments: &[u8], environment: &[u8]) -> ServiceIdentity {
     let of_variable = |name: &str| split_options(variable(environment, name).unwrap_or_default());
     let [tool, launcher, last] = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"].map(of_variable);
-    let arguments = launcher.iter().map(String::as_str).chain(texts(arguments).skip(1));
+    // Only the launcher reads its variable: other programs may have a JVM, too.
+    let is_launcher = texts(arguments).next().is_some_and(|name| name.rsplit('/').next() == Some("java"));
+    let launcher = launcher.iter().map(String::as_str).filter(|_| is_launcher);
+    let arguments = launcher.chain(texts(arguments).skip(1));
     let of_launcher = launcher_arguments(arguments).filter_map(|argument| match argument {
         LauncherArgument::Option(option) => Some(option),
         _ => None,

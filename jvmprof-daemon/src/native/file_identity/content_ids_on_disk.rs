@@ -20,9 +20,12 @@ const ENDING: &str = ".content";
 const LIMIT_BYTES: u64 = 256 << 10;
 /// The machine's boot, a UUID that the kernel draws.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Age of a change from which on another one has another time: file systems count in ticks of the
-/// clock, ten milliseconds at most, and some in seconds.
-const LEAST_AGE: Duration = Duration::from_secs(3);
+/// Age of a change from which on another one has another time. Pages that are mapped and dirty
+/// change without another time until they are written back, after half a minute by default
+/// (`vm.dirty_expire_centisecs`).
+const LEAST_AGE: Duration = Duration::from_secs(120);
+/// Major number of loop devices, whose images state any times.
+const LOOP_DEVICES: u32 = 7;
 
 /// A folder of hashes of files' contents, with which other caches may share it.
 #[derive(Debug)]
@@ -88,9 +91,10 @@ impl ContentIdsOnDisk {
     }
 }
 
-/// Returns true if a file's times are this kernel's: other devices have the major number 0.
+/// Returns true if a file's times are this kernel's: what is no block device has the major number
+/// 0, and whole seconds are those of images, or of a file system that keeps no change time.
 fn is_of_block_device(stat: FileStat) -> bool {
-    libc::major(stat.identity.device) != 0
+    !matches!(libc::major(stat.identity.device), 0 | LOOP_DEVICES) && stat.changed_ns % 1_000_000_000 != 0
 }
 
 /// Returns true if a change from now on has another time than the last one.
@@ -112,7 +116,7 @@ mod tests {
             modified_ns: 1_000_000_000,
             size: 4096,
         },
-        changed_ns: 2_000_000_000,
+        changed_ns: 2_000_000_007,
     };
 
     fn open(path: &Path, key: HashKey, boot: &str) -> ContentIdsOnDisk {
@@ -147,11 +151,13 @@ mod tests {
     fn times_that_others_state_and_changes_of_just_now_are_not_believed() {
         let scratch = tempfile::tempdir().expect("a directory");
         let on_disk = open(scratch.path(), HashKey::random(), "boot");
-        let of_mount = FileIdentity { device: libc::makedev(0, 50), ..STAT.identity };
+        let on = |major| FileIdentity { device: libc::makedev(major, 50), ..STAT.identity };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         let not_kept = [
-            FileStat { identity: of_mount, ..STAT },
-            FileStat { changed_ns: now.as_nanos().cast_signed(), ..STAT },
+            FileStat { identity: on(0), ..STAT },
+            FileStat { identity: on(LOOP_DEVICES), ..STAT },
+            FileStat { changed_ns: 2_000_000_000, ..STAT },
+            FileStat { changed_ns: now.as_nanos().cast_signed() | 1, ..STAT },
         ];
         for stat in not_kept {
             on_disk.keep(stat, false, ContentId::Hash(42));

@@ -37,6 +37,7 @@ pub(super) struct AllocatingJvm {
     census: WindowCensus,
     /// Bytes of buffers that were given up, without large first objects, as its censuses know them.
     inside_before: u64,
+    cut_before: u64,
     /// Those of them since the intervals were adjusted.
     given_up: u64,
     /// Events that were kept since the intervals were adjusted.
@@ -152,11 +153,17 @@ impl AllocatingJvm {
 
     /// Adds the bytes of buffers that were given up since the last call to its censuses.
     pub(super) fn add_given_up(&mut self, maps: &AllocationMaps) {
-        let uncounted = |totals: AllocatedTotals| totals.inside.saturating_sub(totals.large_first);
-        let inside = maps.totals(self.pid).map_or(self.inside_before, uncounted);
-        let given_up = inside.saturating_sub(std::mem::replace(&mut self.inside_before, inside));
+        let uncounted =
+            |totals: AllocatedTotals| (totals.inside.saturating_sub(totals.large_first), totals.cut);
+        let before = (self.inside_before, self.cut_before);
+        let (inside, cut) = maps.totals(self.pid).map_or(before, uncounted);
+        // A large first object is counted when its buffer begins, the buffer when it is given up.
+        let inside = inside.max(self.inside_before);
+        let given_up = inside - std::mem::replace(&mut self.inside_before, inside);
+        let cut = cut.saturating_sub(std::mem::replace(&mut self.cut_before, cut));
         self.census.add_given_up(given_up);
-        self.given_up += given_up;
+        // Chance chooses among the others alone.
+        self.given_up += given_up.saturating_sub(cut);
     }
 
     /// Returns these bytes since the last call, if its buffers can be counted.

@@ -43,6 +43,9 @@ pub(super) struct MonitorHolders {
     by_object: Option<HashMap<u64, u64>>,
     /// Its threads' folders in `/proc`, by their ids in its own namespace.
     tasks: HashMap<u32, PathBuf>,
+    /// When the threads were read for which these were: a process states any ids, and each that
+    /// isn't there would have all folders read again.
+    tasks_read_ns: Option<u64>,
     /// `None`: it doesn't say where the objects of threads have their names.
     objects: Option<ThreadObjects>,
     /// What these say, by the address of the `JavaThread`; `None` of those that can't be read.
@@ -66,6 +69,7 @@ impl MonitorHolders {
             read_ns: 0,
             by_object: None,
             tasks: HashMap::new(),
+            tasks_read_ns: None,
             objects,
             known_objects: HashMap::new(),
         }
@@ -86,9 +90,8 @@ impl MonitorHolders {
             return Some(MonitorHolder { tid: None, name: VIRTUAL.to_owned() });
         }
         let object = self.object(&thread);
-        let may_carry = object.as_ref().map(|object| object.is_carrier);
         // The virtual thread that it carried then has left it since.
-        if may_carry.unwrap_or_else(|| self.fields.has_carriers_as_owners()) {
+        if self.fields.has_carriers_as_owners() && object.as_ref().is_none_or(|object| object.is_carrier) {
             return None;
         }
         let tid = task.file_name()?.to_str()?.parse().ok()?;
@@ -121,6 +124,7 @@ impl MonitorHolders {
         self.threads = Vec::new();
         self.by_object = None;
         self.tasks = HashMap::new();
+        self.tasks_read_ns = None;
         self.known_objects = HashMap::new();
         self.read_ns = 0;
     }
@@ -143,7 +147,11 @@ impl MonitorHolders {
         }
         // A thread that has ended leaves its id to another one.
         let is_known = self.tasks.get(&inner_tid).is_some_and(|task| inner_tid_of(task) == Some(inner_tid));
+        if !is_known && self.tasks_read_ns == Some(self.read_ns) {
+            return None;
+        }
         if !is_known {
+            self.tasks_read_ns = Some(self.read_ns);
             let entries = fs::read_dir(tasks).ok()?.filter_map(Result::ok).map(|task| task.path());
             self.tasks = entries.filter_map(|task| Some((inner_tid_of(&task)?, task))).collect();
         }

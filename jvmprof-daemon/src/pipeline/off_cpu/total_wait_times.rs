@@ -55,6 +55,9 @@ impl OffCpuProfiler {
     pub(super) fn read_ended_threads(&mut self) {
         let room = MAX_ENDED.saturating_sub(self.ended_threads.len());
         self.ended_threads.extend(self.maps.ended_threads().take(room));
+        if room > 0 && self.ended_threads.len() >= MAX_ENDED {
+            tracing::warn!(MAX_ENDED, "too many threads have ended: times of further ones are those sampled");
+        }
     }
 
     /// Takes the times of the threads that have ended.
