@@ -425,6 +425,7 @@
     }
 
     show(timeline, labels, flame, asked) {
+      this.shownQuery = this.query;
       const count = format.count(flame.unreadable);
       const lost = `${count} stored profiles couldn't be read and are missing here`;
       const untimed = flame.times ? jvmprof.untimedNotice(flame.times, flame.tree.total) : null;
