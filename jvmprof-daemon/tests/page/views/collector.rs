@@ -7,7 +7,7 @@ use jvmprof_daemon::export::collector::ReadLimits;
 use super::{LOADED, METHOD, POPOVER, View, check_all, opened_parts};
 use crate::browser::Browser;
 use crate::data::pauses;
-use crate::server::{Server, fill_busy, open, push};
+use crate::server::{Server, fill_busy, millis, open, push};
 
 /// A store with five minutes of a JVM and another program, of which the JVM stopped once.
 fn served() -> (tempfile::TempDir, Server) {
@@ -28,6 +28,9 @@ fn all_views_of_the_collectors_page_are_accessible_and_within_reach() {
     let (_folder, server) = served();
     let has_rows = "document.querySelectorAll('.row-name').length > 2";
     let has_sandwich = "document.querySelectorAll('.sandwich-part canvas').length === 2";
+    // The latest of its samples, however long the other views take.
+    let now = millis(SystemTime::now());
+    let latest = format!("from={}&to={now}", now - 120_000);
     let views = [
         View::new("collector-flame", "?view=flame")
             .shown_when("document.querySelector('.pauses').checkVisibility()"),
@@ -54,7 +57,7 @@ fn all_views_of_the_collectors_page_are_accessible_and_within_reach() {
         View::new("collector-unfollowed", format!("?view=flame&timeline=groups&{JAVA}&edit=thread:gc"))
             .opened_when(LOADED)
             .shown_when("document.querySelector('.choices > .notice').checkVisibility()"),
-        View::new("collector-compared", format!("?base=before&view=both&{JAVA}&range=2m"))
+        View::new("collector-compared", format!("?base=before&view=both&{JAVA}&{latest}"))
             .shown_when("Boolean(jvmprof.view.comparison)"),
         View::new("collector-nobody", "?range=7x&match=comm=nobody")
             .opened_when("document.querySelector('.empty')?.checkVisibility() ?? false"),
