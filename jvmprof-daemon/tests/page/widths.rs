@@ -14,8 +14,8 @@ use crate::{picture, visit};
 pub(crate) const WIDTHS: [u32; 3] = [1440, 800, 420];
 
 /// The controls of a part of the page that can't be clicked: cut at the side, covered, or outside
-/// what can be scrolled to. Of the table's rows, which are alike, the first ones are enough. What
-/// stands above the page is a part of its own.
+/// what can be scrolled to. The table's rows scroll below its head. What stands above the page is a
+/// part of its own.
 const UNREACHABLE: &str = r#"((part) => {
   const wrong = [];
   const isWithin = ({ left, right }) => left >= -0.5 && right <= innerWidth + 0.5;
@@ -23,7 +23,7 @@ const UNREACHABLE: &str = r#"((part) => {
   if (part !== document && !isWithin(part.getBoundingClientRect())) note(part, part.getBoundingClientRect());
   for (const control of part.querySelectorAll('button, select, input, a, summary')) {
     if (!control.checkVisibility() || control.disabled) continue;
-    if (part === document && control.closest('tbody tr:nth-child(n + 21), .popover')) continue;
+    if (part === document && control.closest('tbody tr, .popover')) continue;
     control.scrollIntoView({ block: 'center' });
     const box = control.getBoundingClientRect();
     const hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
