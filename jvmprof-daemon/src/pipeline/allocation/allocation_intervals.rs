@@ -179,6 +179,7 @@ mod tests {
     use jvmprof_common::allocation::RandomDistance;
 
     use super::*;
+    use crate::pipeline::allocation::xorshift::Random;
 
     #[test]
     fn distances_follow_the_rate_within_limits() {
@@ -209,18 +210,6 @@ mod tests {
     }
 
     const TLAB: u64 = 2 << 20;
-
-    /// A generator of uniformly distributed numbers (xorshift64*).
-    struct Random(u64);
-
-    impl Random {
-        fn number(&mut self) -> u32 {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
-        }
-    }
 
     /// Returns the seconds that censuses take in each of so many turns, of which each gives up so
     /// many buffers, and the distances at their ends. A census takes half a millisecond to one and

@@ -16,6 +16,8 @@ mod allocation_intervals;
 mod class_errors;
 mod class_frames;
 mod estimate;
+#[cfg(test)]
+mod xorshift;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

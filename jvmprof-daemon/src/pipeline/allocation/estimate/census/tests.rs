@@ -2,18 +2,7 @@ use jvmprof_common::allocation::{RandomDistance, size_class};
 
 use super::*;
 use crate::hotspot::java_heap::JavaClass;
-
-/// A generator of uniformly distributed numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn number(&mut self) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
-    }
-}
+use crate::pipeline::allocation::xorshift::Random;
 
 fn class(name: &str) -> Arc<JavaClass> {
     Arc::new(JavaClass::named(name))
