@@ -64,6 +64,8 @@ pub struct Process {
     maps_merged_ns: u64,
     needs_maps: bool,
     needs_info: bool,
+    /// Reads of its information since one in the middle of an exec.
+    reads_in_exec: u8,
     /// Time before which an address without a mapping doesn't have the mappings read again.
     next_maps_read_ns: u64,
     exited: bool,
@@ -93,8 +95,8 @@ impl Process {
     }
 
     /// Returns its `/proc` information from when it was first sampled.
-    pub fn info(&self) -> Option<&ProcessInfo> {
-        self.info.as_deref()
+    pub fn info(&self) -> Option<&Arc<ProcessInfo>> {
+        self.info.as_ref()
     }
 
     /// Returns the context that it has published, if that was found.
@@ -314,7 +316,7 @@ impl ProcessTable {
         if process.start_ns.is_none_or(|it| it.is_multiple_of(NS_PER_TICK)) {
             process.start_ns = Some(start_ns);
         }
-        if std::mem::take(&mut process.needs_info) {
+        if process.takes_info() {
             process.read_info(counts);
             if process.has_missed_exec {
                 self.next_key += 1;
@@ -417,6 +419,7 @@ fn empty_process(pid: u32) -> Process {
         maps_merged_ns: 0,
         needs_maps: false,
         needs_info: true,
+        reads_in_exec: 0,
         next_maps_read_ns: 0,
         exited: false,
         is_replaced: false,

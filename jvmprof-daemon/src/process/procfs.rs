@@ -33,6 +33,9 @@ pub struct ProcessInfo {
     /// Arguments with spaces between them, cut off after `MAX_CMDLINE_BYTES`; empty for kernel
     /// threads.
     pub cmdline: String,
+    /// True if it was read in the middle of an exec: the kernel had not set up the new program's
+    /// arguments and environment yet, and both were empty.
+    pub is_in_exec: bool,
     /// The cgroup; `None` if it couldn't be read.
     pub cgroup: Option<Cgroup>,
     /// The service that it says it is.
@@ -96,15 +99,18 @@ pub fn process_info(pid: u32) -> Result<ProcessInfo, ProcfsError> {
     let process = open(pid)?;
     let stat = process.stat().map_err(error)?;
     let status = ProcStatus::read(&process).map_err(error)?;
+    let (executable, arguments) = (process.exe().ok(), arguments(pid));
     Ok(ProcessInfo {
         start_ticks: stat.starttime,
         comm: stat.comm,
-        executable: process.exe().ok(),
+        // A program has a name at least, even if it is an empty one; kernel threads are none.
+        is_in_exec: executable.is_some() && arguments.as_ref().is_some_and(Vec::is_empty),
+        executable,
         inner_pid: status.inner_pid.unwrap_or(pid),
         uid: status.uid,
         gid: status.gid,
         parent: u32::try_from(stat.ppid).unwrap_or(0),
-        cmdline: cmdline(pid),
+        cmdline: arguments.as_deref().map(joined_arguments).unwrap_or_default(),
         cgroup: Cgroup::read(pid).ok(),
         service: StatedIdentity::read(pid),
     })
@@ -151,15 +157,18 @@ impl ProcStatus {
     }
 }
 
-/// Returns the arguments; an empty text if they can't be read, so that the rest is still of use.
-fn cmdline(pid: u32) -> String {
+/// Returns the arguments with a NUL behind each; `None` if they can't be read: the rest is still of
+/// use.
+fn arguments(pid: u32) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = File::open(format!("/proc/{pid}/cmdline"));
-    let read = file.and_then(|file| file.take(MAX_CMDLINE_BYTES as u64).read_to_end(&mut bytes));
-    if read.is_err() {
-        return String::new();
-    }
-    let text = String::from_utf8_lossy(&bytes);
+    let file = File::open(format!("/proc/{pid}/cmdline")).ok()?;
+    file.take(MAX_CMDLINE_BYTES as u64).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Returns [`ProcessInfo::cmdline`].
+fn joined_arguments(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
     text.trim_end_matches('\0').chars().map(|it| if it.is_control() { ' ' } else { it }).collect()
 }
 
@@ -354,6 +363,7 @@ mod tests {
         let info = process_info(pid).expect("a process may read itself");
         assert!(info.start_ticks > 0);
         assert!(info.cmdline.starts_with(&*std::env::args().next().expect("a program has a name")));
+        assert!(!info.is_in_exec);
         assert_eq!(info.parent, std::os::unix::process::parent_id());
         assert_eq!(info.uid, nix::unistd::geteuid().as_raw());
         assert_eq!(info.gid, nix::unistd::getegid().as_raw());

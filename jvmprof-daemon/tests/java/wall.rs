@@ -171,8 +171,11 @@ fn the_time_of_a_thread_that_ends_is_what_it_measured_of_itself() {
                 (0.99 * own..=1.01 * most).contains(&elapsed),
                 "JDK {feature}: {thread} was there for {own} to {most} ns"
             );
-            let differs = (ran - cpu).abs() >= 0.01 * elapsed + 1e6;
-            assert!(is_main || !differs, "JDK {feature}: {thread} ran for {cpu} ns");
+            // It measures itself when its work is done. What it runs to its end is not in that, and
+            // is no longer than what others saw of it and it did not.
+            let tolerance = 0.01 * elapsed + 1e6;
+            let may_run = cpu - tolerance..cpu + tolerance.max(most - own);
+            assert!(is_main || may_run.contains(&ran), "JDK {feature}: {thread} ran for {cpu} ns");
             let waits: u64 =
                 thread["waits"].as_object().into_iter().flatten().filter_map(|it| it.1.as_u64()).sum();
             assert_eq!(ran + number(thread, "idle_ns") + waits as f64, elapsed, "JDK {feature}: {thread}");

@@ -27,6 +27,7 @@ use crate::config::relabel::{relabel, retain_public};
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::process::container::{ContainerCounts, ContainersError, ContainersOptions};
 use crate::process::process_context::ProcessContext;
+use crate::process::procfs::ProcessInfo;
 use crate::process::resource_attributes::ResourceAttributes;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::LabelDecision;
@@ -35,6 +36,7 @@ use crate::sampler::{DroppedProcesses, StackSample};
 use crate::symbolize::JvmLabels;
 use container_labels::{ContainerLookup, ProcessContainer};
 use relabel_drops::RelabelDrops;
+use thread_names::ThreadNames;
 
 /// Counts of the decisions on samples: whether they are wanted, and under which labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,6 +96,7 @@ struct Target {
     comm: Arc<str>,
     jvm: Option<Arc<JvmLabels>>,
     context: Option<Arc<ProcessContext>>,
+    info: Option<Arc<ProcessInfo>>,
     /// Attributes of the resource that it says it is.
     resource: ResourceAttributes,
     container: ProcessContainer,
@@ -346,6 +349,7 @@ impl Target {
             comm: "".into(),
             jvm: None,
             context: None,
+            info: None,
             resource: ResourceAttributes::default(),
             container: containers.find(process.cgroup()),
             own: Labels::default(),
@@ -357,16 +361,18 @@ impl Target {
 
     /// Updates the labels to the process's present properties.
     fn update(&mut self, process: &Process, jvm: Option<&Arc<JvmLabels>>, needs_meta: bool) {
-        let is_same_jvm = self.jvm.as_ref().map(Arc::as_ptr) == jvm.map(Arc::as_ptr);
-        let is_same_context = self.context.as_ref().map(Arc::as_ptr) == process.context().map(Arc::as_ptr);
-        let is_current =
-            !self.own.set.is_empty() && is_same_jvm && is_same_context && self.comm == process.comm;
+        let is_current = !self.own.set.is_empty()
+            && is_same(self.jvm.as_ref(), jvm)
+            && is_same(self.context.as_ref(), process.context())
+            && is_same(self.info.as_ref(), process.info())
+            && self.comm == process.comm;
         if is_current && self.has_meta == needs_meta {
             return;
         }
         self.comm = Arc::clone(&process.comm);
         self.jvm = jvm.cloned();
         self.context = process.context().cloned();
+        self.info = process.info().cloned();
         self.resource = process_labels::service(process, jvm.map(AsRef::as_ref)).attributes;
         self.own = process_labels::own_labels(process, jvm.map(AsRef::as_ref));
         self.has_meta = needs_meta;
@@ -454,43 +460,7 @@ impl Target {
     }
 }
 
-/// Names of threads by number, so that a key is a few integers.
-#[derive(Debug)]
-struct ThreadNames {
-    numbers: HashMap<Arc<str>, u32>,
-    names: Vec<Arc<str>>,
-    /// Number of names beyond the limit.
-    others: u64,
-}
-
-/// Maximum number of names; processes may make up any number of them.
-const MAX_NAMES: usize = 16_384;
-
-impl Default for ThreadNames {
-    /// Makes an empty list. Number 0 is no name.
-    fn default() -> Self {
-        Self { numbers: HashMap::new(), names: vec!["".into()], others: 0 }
-    }
-}
-
-impl ThreadNames {
-    fn number(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.numbers.get(name) {
-            return *number;
-        }
-        let name: Arc<str> = if self.names.len() < MAX_NAMES {
-            name.into()
-        } else {
-            self.others += 1;
-            "[other]".into()
-        };
-        *self.numbers.entry(Arc::clone(&name)).or_insert_with(|| {
-            self.names.push(name);
-            u32::try_from(self.names.len() - 1).unwrap_or(0)
-        })
-    }
-
-    fn name(&self, number: u32) -> &str {
-        self.names.get(number as usize).map_or("", AsRef::as_ref)
-    }
+/// Returns true if both are the same object, or neither is there.
+fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+    one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
 }

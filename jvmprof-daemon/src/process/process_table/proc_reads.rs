@@ -11,10 +11,22 @@ use crate::process::procfs::{self, ProcessInfo};
 
 /// Shortest interval of reading a process's mappings again for an unknown address, in ns.
 const MAPS_INTERVAL_NS: u64 = 1_000_000_000;
+/// Reads of a program's information after one in the middle of its exec. A program may take away
+/// its own arguments (`PR_SET_MM_ARG_START`), and looks the same for ever.
+const MAX_READS_IN_EXEC: u8 = 8;
 /// Reading one process's mappings takes at most 1/MAPS_SHARE of wall time.
 const MAPS_SHARE: u64 = 100;
 
 impl Process {
+    /// Returns true if its information is to be read: it never was, or may be of another program,
+    /// or was read in the middle of an exec, which is over some samples later.
+    pub(super) fn takes_info(&mut self) -> bool {
+        let is_in_exec = self.info.as_ref().is_some_and(|info| info.is_in_exec);
+        let reads_again = is_in_exec && self.reads_in_exec < MAX_READS_IN_EXEC;
+        self.reads_in_exec += u8::from(reads_again);
+        std::mem::take(&mut self.needs_info) || reads_again
+    }
+
     pub(super) fn read_info(&mut self, counts: &mut ProcessTableCounts) {
         match procfs::process_info(self.pid) {
             // `/proc` rounds down to ticks. Another start time is another process with this pid.
@@ -121,6 +133,7 @@ fn with_program_of(info: ProcessInfo, other: &ProcessInfo) -> ProcessInfo {
         executable: other.executable.clone(),
         cmdline: other.cmdline.clone(),
         service: other.service.clone(),
+        is_in_exec: other.is_in_exec,
         ..info
     }
 }

@@ -153,8 +153,9 @@ fn shell_before_exec() -> std::process::Child {
 
 fn begin_sleep(shell: &mut std::process::Child) {
     shell.stdin.take().expect("it is piped").write_all(b"\n").expect("it reads");
-    let comm = format!("/proc/{}/comm", shell.id());
-    while std::fs::read_to_string(&comm).expect("it runs").trim() != "sleep" {
+    // The kernel sets the name before the arguments.
+    let arguments = format!("/proc/{}/cmdline", shell.id());
+    while !std::fs::read_to_string(&arguments).expect("it runs").starts_with("sleep") {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
@@ -213,6 +214,26 @@ fn a_child_that_was_sampled_before_its_exec_is_its_parents_program() {
     assert!(!table.iter_with_replaced().any(|process| process.key == before));
     shell.kill().expect("it is ours");
     shell.wait().expect("it has ended");
+}
+
+#[test]
+fn a_program_that_was_read_in_the_middle_of_its_exec_is_read_again_a_limited_number_of_times() {
+    let own = std::process::id();
+    let mut table = ProcessTable::default();
+    let whole = table.process_of_sample(own, start_ns(own), "test", 10, none);
+    let (key, whole) = (whole.key, whole.info().expect("it is readable").cmdline.clone());
+    let cut_off = |table: &mut ProcessTable| {
+        let process = table.by_pid.get_mut(&own).expect("it is known");
+        let info = process.info.as_mut().expect("it was read");
+        *info = Arc::new(ProcessInfo { is_in_exec: true, cmdline: String::new(), ..(**info).clone() });
+    };
+    for reads in 0..12 {
+        cut_off(&mut table);
+        let process = table.process_of_sample(own, start_ns(own), "test", 20, none);
+        assert_eq!(process.key, key, "it is the same program");
+        let read = &process.info().expect("it was read").cmdline;
+        assert_eq!(*read, if reads < 8 { whole.clone() } else { String::new() }, "read {reads}");
+    }
 }
 
 #[test]

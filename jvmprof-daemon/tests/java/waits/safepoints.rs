@@ -102,6 +102,18 @@ fn logged(log: &str, [from, until]: [f64; 2]) -> [f64; 2] {
     sums
 }
 
+/// Sums of waits whose stacks have no method of the program, by cause: those of threads of the JVM,
+/// and those that weren't whole.
+fn waited_elsewhere(folded: &str) -> BTreeMap<String, f64> {
+    let of_others = folded.lines().filter(|line| !line.contains(";Stops."));
+    let mut sums = BTreeMap::new();
+    for (stack, value) in of_others.filter_map(|line| line.rsplit_once(' ')) {
+        let ends: Vec<&str> = stack.rsplitn(3, ';').take(2).collect();
+        *sums.entry(ends.join(" of ")).or_default() += value.parse::<f64>().expect("a number");
+    }
+    sums
+}
+
 #[test]
 fn waits_for_collections_and_at_safepoints_are_as_long_as_the_jvm_says() {
     let dir = scratch();
@@ -116,7 +128,7 @@ fn waits_for_collections_and_at_safepoints_are_as_long_as_the_jvm_says() {
         let mut program = vec!["-e", "offcpu", "-o", text(&folded), "--", text(&java), collector];
         program.extend((feature >= LOGS_TIMES).then_some(&*logging));
         program.extend(["-Xms400m", "-Xmx400m", "-cp", text(&classes), "Stops", text(&sums)]);
-        record_json(&[&KEEP_ALL[..], &program].concat());
+        let summary = record_json(&[&KEEP_ALL[..], &program].concat());
         let folded = fs::read_to_string(&folded).expect("written");
         let measured = fs::read_to_string(&sums).expect("the program has ended well");
         let measured = Measured::read(&measured);
@@ -140,7 +152,9 @@ fn waits_for_collections_and_at_safepoints_are_as_long_as_the_jvm_says() {
         let least = (1.0 - TOLERANCE) * expected - stolen;
         assert!(
             (least..=(1.0 + TOLERANCE) * expected).contains(&called),
-            "JDK {feature}: {called} of {measured:?}, {of_calls:?}"
+            "JDK {feature}: {called} of {measured:?}, {of_calls:?}, {:?} elsewhere, lost: {}",
+            waited_elsewhere(&folded),
+            summary["losses"]
         );
         // A call also waits until all are stopped, and for the thread that collects to have a CPU.
         assert!(

@@ -12,14 +12,36 @@ pub(super) fn script() -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// What axe-core looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rules {
+    All,
+    /// Those that colours decide.
+    Colours,
+}
+
+impl Rules {
+    /// Returns options of `axe.run`. Only violations are described: all else would be, too, for
+    /// each element of the page.
+    fn options(self) -> &'static str {
+        match self {
+            Self::All => "{ resultTypes: ['violations'] }",
+            Self::Colours => {
+                "{ resultTypes: ['violations'], runOnly: { type: 'rule', values: ['color-contrast', 'link-in-text-block'] } }"
+            }
+        }
+    }
+}
+
 /// Returns what is wrong with the page as it is now.
-pub(super) fn violations(browser: &mut Browser, script: &str) -> Vec<String> {
+pub(super) fn violations(browser: &mut Browser, script: &str, rules: Rules) -> Vec<String> {
     if browser.evaluate("Boolean(globalThis.axe)") != true {
         browser.evaluate(&format!("{{ {script} }} 0"));
     }
-    let violations = browser.evaluate(
-        "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations.map((it) => \
-         `${it.id}: ${it.nodes.slice(0, 4).map((node) => `${node.html.slice(0, 120)} (${node.any.map((any) => any.message).join()})`).join(' | ')}`))",
-    );
+    let violations = browser.evaluate(&format!(
+        "axe.run(document, {}).then(({{ violations }}) => violations.map((it) => \
+         `${{it.id}}: ${{it.nodes.slice(0, 4).map((node) => `${{node.html.slice(0, 120)}} (${{node.any.map((any) => any.message).join()}})`).join(' | ')}}`))",
+        rules.options()
+    ));
     serde_json::from_value(violations).expect("axe-core lists violations")
 }

@@ -10,10 +10,10 @@ mod thread_ends;
 
 use aya_ebpf::{
     EbpfContext,
-    bindings::pt_regs,
+    bindings::{BPF_F_CURRENT_CPU, pt_regs},
     helpers::{
-        bpf_get_current_task, bpf_get_current_task_btf, bpf_get_prandom_u32, bpf_get_stack, bpf_ktime_get_ns,
-        bpf_task_pt_regs,
+        bpf_get_current_task, bpf_get_current_task_btf, bpf_get_prandom_u32, bpf_get_stack,
+        bpf_perf_event_output, bpf_task_pt_regs,
     },
     macros::{btf_tracepoint, map, raw_tracepoint},
     maps::{Array, HashMap, PerCpuArray, PerfEventArray},
@@ -57,22 +57,19 @@ static SWITCH_INTERRUPTS: PerfEventArray<u64> = PerfEventArray::new(0);
 /// Waits from which on a part may have been reported already: others need no search.
 const LEAST_REPORTED_NS: u64 = 100_000_000;
 
-/// Longest time from the decision to keep a wait to the interrupt after the switch. A later
-/// interrupt has another reason, and the thread is elsewhere.
-const MAX_SWITCH_NS: u64 = 10_000_000;
-
 /// A wait that has ended, and is kept.
 #[derive(Clone, Copy)]
 struct KeptWait {
     /// The thread; 0: there is none.
     tid: u32,
     state: u32,
-    ended_ns: u64,
     waited_ns: u64,
     interval: u64,
     run_delay: u64,
     /// [`FollowedThread::start_ns`].
     start_ns: u64,
+    /// [`FollowedThread::waited_ns`] with this wait: the same until the thread is switched away.
+    all_waited_ns: u64,
     /// [`FollowedThread::monitor_owner`].
     monitor_owner: u64,
     /// [`FollowedThread::group_queue`], and `throttled_ns` of it.
@@ -99,8 +96,12 @@ fn wait_begin(ctx: BtfTracePointContext) -> i32 {
         && let Some(came) = followed_threads::find(next_tid)
         // SAFETY: only the thread's own switches touch it, and this is one.
         && end_wait(unsafe { &mut *came.thread }, totals, next, now)
+        && !raise_interrupt(&ctx)
+        && let Some(kept) = KEPT_WAIT.get_ptr_mut(0)
     {
-        SWITCH_INTERRUPTS.output(&ctx, now, 0);
+        // SAFETY: this CPU's.
+        unsafe { (*kept).tid = 0 };
+        totals.lost_waits += 1;
     }
     if tid == 0 {
         return 0;
@@ -134,6 +135,23 @@ fn wait_begin(ctx: BtfTracePointContext) -> i32 {
     }
     follow(previous, totals, state, now);
     0
+}
+
+/// Has this CPU interrupted once the switch is done. Returns false if it has no perf event yet.
+#[inline(always)]
+fn raise_interrupt(ctx: &BtfTracePointContext) -> bool {
+    let word = 0u64;
+    // SAFETY: the map is a perf event array, and the word is as long as said.
+    let written = unsafe {
+        bpf_perf_event_output(
+            ctx.as_ptr(),
+            (&raw const SWITCH_INTERRUPTS).cast_mut().cast(),
+            BPF_F_CURRENT_CPU,
+            (&raw const word).cast_mut().cast(),
+            size_of::<u64>() as u64,
+        )
+    };
+    written == 0
 }
 
 /// Counts a wait as lost whose end wasn't seen: its thread is switched away, and still waits. There
@@ -210,19 +228,18 @@ fn end_wait(thread: &mut FollowedThread, totals: &mut WaitTotals, task: TypedTas
         return false;
     }
     let Some(kept) = KEPT_WAIT.get_ptr_mut(0) else { return false };
-    // SAFETY: as above, this CPU's. One that is still there had no interrupt, as where the CPU's
-    // perf event isn't open yet.
+    // SAFETY: as above, this CPU's. One that is still there had no interrupt.
     if unsafe { (*kept).tid } != 0 {
         totals.lost_waits += 1;
     }
     let wait = KeptWait {
         tid: thread.tid,
         state: thread.state,
-        ended_ns: now,
         waited_ns: waited,
         interval: settings.interval,
         run_delay: thread.run_delay,
         start_ns: thread.start_ns,
+        all_waited_ns: thread.waited_ns,
         monitor_owner: thread.monitor_owner,
         // Of a part of a wait it isn't known.
         group_queue: if began == since { thread.group_queue } else { 0 },
@@ -252,15 +269,18 @@ fn wait_end(ctx: RawTracePointContext) -> i32 {
 fn keep<C: ProgramKind>(ctx: &C, wait: &KeptWait) {
     // SAFETY: no arguments; the helper returns the current task.
     let task = Task(unsafe { bpf_get_current_task() });
-    // SAFETY: helper without arguments.
-    let is_late = unsafe { bpf_ktime_get_ns() }.saturating_sub(wait.ended_ns) > MAX_SWITCH_NS;
     let is_it = ctx.pid() == wait.tid;
     // Another thread has its id from one whose end wasn't seen.
     let has_id_of_another = is_it && task.start() != Some(wait.start_ns);
     if has_id_of_another {
         followed_threads::remove(wait.tid);
     }
-    if is_late || !is_it || has_id_of_another {
+    // However late the interrupt is, as where a hypervisor takes the CPU away during the switch:
+    // the thread has not been switched since.
+    let is_unswitched = followed_threads::find(wait.tid)
+        // SAFETY: only the thread's own switches write it, and it is the current one.
+        .is_some_and(|it| unsafe { (*it.thread).waited_ns } == wait.all_waited_ns);
+    if !is_it || has_id_of_another || !is_unswitched {
         if let Some(cpu) = CPU_SWITCHES.get_ptr_mut(0) {
             // SAFETY: this CPU's, where no switch comes between: interrupts are off.
             unsafe { (*cpu).totals.lost_waits += 1 };
