@@ -107,7 +107,7 @@ fn wait_begin(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     if state & TASK_DEAD != 0 {
-        thread_ends::note(now);
+        thread_ends::queue_times(now);
         followed_threads::remove(tid);
         return 0;
     }

@@ -11,12 +11,12 @@ use crate::{globals, process_filter, task::Task};
 #[map]
 static ENDED_THREADS: Queue<EndedThread> = Queue::with_max_entries(1, 0);
 
-/// Notes the times of the current thread, which leaves its CPU for the last time, where that is
+/// Queues the times of the current thread, which leaves its CPU for the last time, where that is
 /// wanted. `now`: of this switch.
 #[inline(always)]
-pub fn note(now: u64) {
+pub fn queue_times(now: u64) {
     if globals::thread_ends() != 0 {
-        note_end(now);
+        queue_ended_thread(now);
     }
 }
 
@@ -24,14 +24,14 @@ pub fn note(now: u64) {
 /// stack is its own.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn note_end(now: u64) -> u64 {
+extern "C" fn queue_ended_thread(now: u64) -> u64 {
     // SAFETY: the helper has no preconditions.
     let task = Task(unsafe { bpf_get_current_task() });
-    u64::from(note_task(task, now).is_some())
+    u64::from(queue_times_of(task, now).is_some())
 }
 
 #[inline(always)]
-fn note_task(task: Task, now: u64) -> Option<()> {
+fn queue_times_of(task: Task, now: u64) -> Option<()> {
     let (tid, pid) = (task.tid()?, task.tgid()?);
     if task.is_kernel_thread() || !process_filter::is_profiled(pid) {
         return None;
@@ -57,5 +57,5 @@ fn note_task(task: Task, now: u64) -> Option<()> {
         }
     }
     // If the queue is full, nobody knows its times.
-    ENDED_THREADS.push(&ended, 0).ok()
+    ENDED_THREADS.push(ended, 0).ok()
 }
