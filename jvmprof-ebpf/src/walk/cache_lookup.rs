@@ -4,11 +4,11 @@
 use aya_ebpf::{helpers::generated::bpf_probe_read_kernel, macros::map, maps::Array};
 use jvmprof_common::{
     address::Avma,
-    frame::{FrameWord, compiled_delta},
-    jvm::{Jvm, mix},
+    frame::{FrameWord, compiled_delta, mix},
+    jvm::Jvm,
     unwind::{
         Cursor,
-        hotspot::{cached_frames::CachedFrame, compiled::frame_layout::FrameLayout},
+        hotspot::{cached_frames::CachedFrame, frame_layout::FrameLayout},
     },
     unwind_tables::PackedRule,
 };

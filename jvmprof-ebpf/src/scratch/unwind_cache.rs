@@ -8,10 +8,8 @@
 //! process makes all older ones invalid.
 
 use jvmprof_common::{
-    address::Avma,
-    jvm::{Jvm, mix},
-    unwind::{hotspot::cached_frames::Nmethod, verifier::BarrierVar},
-    unwind_tables::Region,
+    address::Avma, frame::mix, jvm::Jvm, unwind::hotspot::cached_frames::Nmethod, unwind_tables::Region,
+    verifier::BarrierVar,
 };
 
 /// The way to leave the frame at one pc. Two of them lie in a line of the CPU's caches.

@@ -10,16 +10,15 @@ use aya_ebpf::{
 use jvmprof_common::{
     abi::{MAX_FRAME_WORDS, PROBE_SLOTS, SAMPLE_WORDS, SampleHeader},
     address::Avma,
-    jvm::MethodIdentity,
     unwind::{
         Cursor, StackWindow,
         hotspot::{
             EncodedFrame, code_blobs::HEADER_WORDS, compiled::instructions::LoadedCode,
-            continuation::stack_chunk::FrozenWalk,
+            continuation::stack_chunk::FrozenWalk, method_identity::MethodIdentity,
         },
-        verifier::BarrierVar,
     },
     unwind_tables::{PackedRule, ProcessEntry, Region},
+    verifier::BarrierVar,
 };
 
 use crate::globals;
