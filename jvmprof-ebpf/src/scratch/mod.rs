@@ -1,5 +1,10 @@
 //! Memory in which one sample is built, and the unwinder's state between programs: one piece for
-//! each run of the unwinder that can be under way at a time ([`ScratchSlot`]).
+//! each run of the unwinder that can be under way at a time ([`ScratchSlot`]). It also has the
+//! caches of what was found for the last samples that were built there ([`unwind_cache`],
+//! [`method_cache`]).
+
+pub mod method_cache;
+pub mod unwind_cache;
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
@@ -22,7 +27,8 @@ use jvmprof_common::{
 };
 
 use crate::globals;
-use crate::walk::{method_cache::MethodCache, unwind_cache::UnwindCache};
+use method_cache::MethodCache;
+use unwind_cache::UnwindCache;
 
 /// The memory of one run of the unwinder.
 #[repr(C)]

@@ -1,5 +1,6 @@
-//! Looking the current frame up in the [`UnwindCache`](super::unwind_cache::UnwindCache), and
-//! inserting it there; and of which Java code the daemon has been woken for.
+//! Looking the current frame up in the slot's
+//! [`UnwindCache`](crate::scratch::unwind_cache::UnwindCache), and inserting it there; and of which
+//! Java code the daemon has been woken for.
 
 use aya_ebpf::{helpers::generated::bpf_probe_read_kernel, macros::map, maps::Array};
 use jvmprof_common::{
@@ -13,8 +14,13 @@ use jvmprof_common::{
     unwind_tables::PackedRule,
 };
 
-use super::unwind_cache::{CachedPc, CachedRegion, PCS, REGIONS, nmethod_slot};
-use crate::{scratch::Scratch, tables};
+use crate::{
+    scratch::{
+        Scratch,
+        unwind_cache::{CachedPc, CachedRegion, PCS, REGIONS, nmethod_slot},
+    },
+    tables,
+};
 
 const INTERRUPTED: u64 = 1 << 63;
 

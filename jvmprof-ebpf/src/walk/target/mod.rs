@@ -30,9 +30,11 @@ use jvmprof_common::{
     verifier::{BarrierVar, Scalar, bounded},
 };
 
-use super::unwind_cache::{self, CachedNmethod, NMETHODS};
 use crate::{
-    scratch::{BLOCK_WORDS, Copies, ScratchSlot},
+    scratch::{
+        BLOCK_WORDS, Copies, ScratchSlot,
+        unwind_cache::{self, CachedNmethod, NMETHODS},
+    },
     tables,
     task::Task,
     user_memory::{read, read_byte, read_word},

@@ -26,8 +26,8 @@ use jvmprof_common::{
 
 use super::{StackSource, SubprogramTarget};
 use crate::{
-    scratch::{self, ScratchSlot},
-    walk::{cache_lookup, method_cache},
+    scratch::{self, ScratchSlot, method_cache},
+    walk::cache_lookup,
 };
 
 /// The global functions.
