@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use jvmprof_common::allocation::{AllocationRecord, TlabRecord};
 use nix::time::{ClockId, clock_gettime};
 
-use super::jvm_followers::probed_files::{NoProbes, ProbeSet, ProbedFiles, REFUSED};
+use super::probed_files::{NoProbes, ProbeSet, ProbedFiles, REFUSED};
 use crate::hotspot::LiveMemory;
 use crate::hotspot::java_heap::{HeapLayout, find_allocation_functions};
 use crate::native::debuginfod::Debuginfod;
