@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::hotspot::java_heap::FunctionsError;
+use crate::hotspot::probed_functions::FunctionsError;
 use crate::native::debuginfod::{Debuginfod, FetchState};
 use crate::native::file_identity::FileIdentity;
 use crate::native::file_identity::FileStat;

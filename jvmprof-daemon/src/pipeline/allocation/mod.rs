@@ -28,7 +28,8 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::probed_files::{NoProbes, ProbeSet, ProbedFiles, REFUSED};
 use crate::hotspot::LiveMemory;
-use crate::hotspot::java_heap::{HeapLayout, find_allocation_functions};
+use crate::hotspot::java_heap::HeapLayout;
+use crate::hotspot::probed_functions::find_allocation_functions;
 use crate::native::debuginfod::Debuginfod;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
