@@ -1,8 +1,6 @@
 //! The words of a user stack: what identifies each frame at the instant of the sample
 //! ([`FrameWord`], [`UserFrame`]).
 
-use crate::jvm::mix;
-
 /// One word of a user stack: an address with a tag in its top four bits (user addresses have at
 /// most 57).
 ///
@@ -118,6 +116,13 @@ pub const fn interpreted_word(bcp: u64, pc: u64) -> u64 {
     bcp & ((1 << BCP_BITS) - 1) | (pc & 0xffff_ffff) << BCP_BITS
 }
 
+/// One round of a multiplicative hash (after MurmurHash3's finalizer).
+#[inline(always)]
+pub const fn mix(hash: u64, word: u64) -> u64 {
+    let mixed = (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed ^ (mixed >> 32)
+}
+
 /// One frame of a user stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UserFrame {
@@ -143,7 +148,7 @@ pub enum UserFrame {
         bcp: u32,
         /// Bytes from the interpreter's begin to the frame's pc.
         pc: u32,
-        /// See [`crate::jvm::MethodIdentity::check`].
+        /// See [`crate::unwind::hotspot::method_identity::MethodIdentity::check`].
         check: u64,
     },
     /// Generated code of HotSpot that is no method. Two words.

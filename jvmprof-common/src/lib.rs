@@ -8,8 +8,8 @@
 //! - [`unwind_tables`]: what the daemon publishes of processes and their code, and [`jvm`]: of a
 //!   JVM; [`rows`]: unwind rows.
 //! - [`allocation`] and [`off_cpu`]: what the programs of these events keep of threads and
-//!   processes, and what their samples say beside the stack; [`switch_clock`]: the time of a
-//!   switch.
+//!   processes, and what their samples say beside the stack; [`off_cpu::switch_clock`]: the time of
+//!   a switch.
 //! - [`pause`]: the times in which a JVM stops its threads.
 //! - [`blocker`]: what a JVM's thread waits for, and [`held_monitor`]: who has it.
 //! - [`thread_context`]: what a process publishes of the request that a thread works on.
@@ -38,7 +38,7 @@
 //! # Design constraints
 //!
 //! `no_std`, no allocation, no panicking paths, and code that the eBPF verifier accepts;
-//! [`unwind::verifier`] says how. Structures that lie in maps are `repr(C)` without padding.
+//! [`verifier`] says how. Structures that lie in maps are `repr(C)` without padding.
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_code)]
 
@@ -52,8 +52,8 @@ pub mod jvm;
 pub mod off_cpu;
 pub mod pause;
 pub mod rows;
-pub mod switch_clock;
 pub mod thread_context;
 pub mod thread_local;
 pub mod unwind;
 pub mod unwind_tables;
+pub mod verifier;

@@ -6,10 +6,12 @@
 //! distribution of mean [`OffCpuSettings::interval`], and a wait with a point in it is kept. What
 //! is left of such a distance doesn't depend on what has passed: each wait draws one anew.
 
+pub mod switch_clock;
+
 use core::mem::offset_of;
 
 use crate::blocker::Blocker;
-use crate::switch_clock::SwitchClock;
+use switch_clock::SwitchClock;
 
 /// The daemon's settings for waits.
 #[repr(C)]

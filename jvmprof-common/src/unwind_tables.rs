@@ -136,7 +136,7 @@ pub const fn pack_row(address: u64, rule: u16) -> u32 {
 /// search.
 ///
 /// `row` must not add the index to a pointer: the verifier would then follow each path of the
-/// search ([`crate::unwind::verifier::BarrierVar`] helps).
+/// search ([`crate::verifier::BarrierVar`] helps).
 #[inline(always)]
 pub fn find_rule(
     address: u64,

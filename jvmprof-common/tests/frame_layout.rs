@@ -8,14 +8,14 @@ mod support;
 use jvmprof_common::address::StackAddress;
 use jvmprof_common::unwind::Memory;
 use jvmprof_common::unwind::hotspot::compiled::epilogue::may_be_unbuilt;
-use jvmprof_common::unwind::hotspot::compiled::frame_layout::{FrameLayout, SavedRbp};
 use jvmprof_common::unwind::hotspot::compiled::instructions::{
     CODE_BEFORE, CODE_BYTES, CODE_WORDS, LoadedCode,
 };
 use jvmprof_common::unwind::hotspot::compiled::layout_at_pc::layout_at_pc;
 use jvmprof_common::unwind::hotspot::compiled::prologue::{self, PrologueShape};
 use jvmprof_common::unwind::hotspot::compiled::string_indexof::has_pcmpestri;
-use jvmprof_common::unwind::verifier::Scalar;
+use jvmprof_common::unwind::hotspot::frame_layout::{FrameLayout, SavedRbp};
+use jvmprof_common::verifier::Scalar;
 
 /// A target that has loaded code, and no memory.
 struct Code(LoadedCode);

@@ -3,7 +3,7 @@
 use jvmprof_common::{
     abi::{COPY_WORDS, MAX_TAIL_WORDS, SAMPLE_WORDS},
     address::Avma,
-    unwind::verifier::bounded,
+    verifier::bounded,
 };
 
 use crate::{

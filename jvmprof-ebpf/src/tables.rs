@@ -7,11 +7,11 @@ use aya_ebpf::{
 use jvmprof_common::{
     address::Avma,
     jvm::Jvm,
-    unwind::verifier::BarrierVar,
     unwind_tables::{
         CHUNK_ROWS, NO_RULE, NS_PER_TICK, PAGE_SHIFT, PackedRule, ProcessEntry, REGION_STEPS, Region,
         RowChunk, RowPage, RowTable, find_rule,
     },
+    verifier::BarrierVar,
 };
 
 use crate::scratch::{self, ScratchSlot};

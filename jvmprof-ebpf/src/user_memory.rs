@@ -4,7 +4,7 @@
 use core::hint::black_box;
 
 use aya_ebpf::helpers::{bpf_probe_read_user, bpf_probe_read_user_buf};
-use jvmprof_common::{address::Avma, thread_local::ReadWord, unwind::verifier::bounded};
+use jvmprof_common::{address::Avma, thread_local::ReadWord, verifier::bounded};
 
 #[inline(always)]
 pub fn read_word(address: Avma) -> Option<u64> {

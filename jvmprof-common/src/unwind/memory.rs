@@ -4,9 +4,9 @@
 //! bytes costs hardly more than a copy of eight, so [`StackWindow`] reads ahead and answers most
 //! reads from its copy.
 
-use super::verifier::BarrierVar;
 use crate::address::{Avma, StackAddress};
 use crate::rows::Register;
+use crate::verifier::BarrierVar;
 
 /// The target's memory and registers as the steppers see them.
 pub trait Memory {

@@ -9,14 +9,13 @@
 //!   ([`frame_pointer_stepper`]); [`step`] takes either.
 //! - A frame of HotSpot's generated code is left by what the JVM itself says of it ([`hotspot`]).
 //! - Steppers read the process through [`Memory`], in the kernel program through a [`StackWindow`].
-//! - [`verifier`] says what is written as it is for the sake of the eBPF verifier.
+//! - [`crate::verifier`] says what is written as it is for the sake of the eBPF verifier.
 
 pub mod call_instruction;
 pub mod frame_pointer_stepper;
 pub mod hotspot;
 pub mod memory;
 pub mod row_stepper;
-pub mod verifier;
 
 use crate::abi::Stop;
 use crate::address::{Avma, StackAddress};

@@ -22,10 +22,12 @@ use super::methods::class_unloading::ClassUnloads;
 use super::methods::method::MethodFields;
 use super::process_memory::ProcessMemory;
 use super::runtime_state::RuntimeStateFields;
-use super::runtime_state::pauses::PauseVariables;
+use super::runtime_state::pause_variables::PauseVariables;
 use super::runtime_state::safepoint_counters::SafepointCounters;
 use super::stubs::stub_names::StubNames;
 use super::version::JvmVersion;
+use super::virtual_threads::census::{self, CensusTimes, VirtualThreads};
+use super::virtual_threads::census_error::VirtualThreadsError;
 use super::virtual_threads::census_fields::CensusFields;
 use super::virtual_threads::stack_chunks::ChunkFields;
 use super::virtual_threads::{continuation_entry, thaw_stubs};
@@ -71,7 +73,7 @@ pub struct Hotspot<M> {
     /// `None` once it is known how virtual threads' frames are kept, or that this can't be known.
     chunk_fields: Option<ChunkFields>,
     /// `None` if it has no virtual threads, or doesn't say where.
-    pub(crate) census_fields: Option<CensusFields>,
+    census_fields: Option<CensusFields>,
 }
 
 static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
@@ -339,6 +341,15 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// doesn't say.
     pub fn safepoint_counters(&self) -> Option<SafepointCounters> {
         SafepointCounters::find(self.runtime_state_fields.perf?, self.version.feature, &self.memory)
+    }
+
+    /// Counts the virtual threads; `None` if this JVM has none, or doesn't say where.
+    ///
+    /// # Errors
+    /// Returns why they could not be counted.
+    pub fn virtual_threads(&self, times: CensusTimes) -> Option<Result<VirtualThreads, VirtualThreadsError>> {
+        let fields = self.census_fields.as_ref().filter(|_| self.jvm.chunks.klass != 0)?;
+        census::count(&self.jvm, (fields, self.encoding), &self.heap_layout()?, &self.memory, times)
     }
 
     /// Everything in the code cache, by heap and address.

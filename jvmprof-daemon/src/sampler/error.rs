@@ -4,7 +4,7 @@ use std::io;
 
 use aya::programs::ProgramError;
 
-use super::ebpf::btf::BtfError;
+use super::btf::BtfError;
 
 /// Errors of starting or running the sampler.
 #[derive(Debug, thiserror::Error)]

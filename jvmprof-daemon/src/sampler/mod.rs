@@ -8,6 +8,7 @@
 //! without tracefs, also for a process that is gone a moment later. Both carry `CLOCK_MONOTONIC`
 //! times.
 
+pub mod btf;
 mod counts;
 pub mod ebpf;
 mod error;

@@ -1,10 +1,12 @@
 //! Counters of symbolization: memory, and losses.
 
+pub(super) mod jit_counts;
+
 use std::collections::HashMap;
 
-use super::jit::jit_counts::JitCounts;
 use crate::kernel_tables::TableCounts;
 use crate::native::file_cache::CacheCounters;
+use jit_counts::JitCounts;
 
 /// Memory of a cache or a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

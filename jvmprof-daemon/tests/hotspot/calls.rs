@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jvmprof_common::jvm::method_identity;
+use jvmprof_common::unwind::hotspot::method_identity::method_identity;
 use jvmprof_daemon::hotspot::vmstructs::VmStructs;
 use jvmprof_daemon::hotspot::{Callee, Hotspot, JavaCache, LiveMemory, PhysicalFrame, images};
 use jvmprof_daemon::types::Avma;

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use jvmprof_common::address::StackAddress;
-use jvmprof_common::jvm::method_identity;
 use jvmprof_common::unwind::Memory;
+use jvmprof_common::unwind::hotspot::method_identity::method_identity;
 use jvmprof_daemon::hotspot::vmstructs::VmStructs;
 use jvmprof_daemon::hotspot::{
     CompiledMethod, FlagOrigin, Hotspot, JavaCache, JavaFrames, LiveMemory, NamingError, PhysicalFrame,

@@ -6,8 +6,8 @@ use jvmprof_common::{
     address::Avma,
     thread_context::{ATTRIBUTES_SIZE_OFFSET, MAX_RECORD_BYTES, RECORD_HEADER_BYTES, VALID_OFFSET},
     thread_local::{ThreadLocalVariable, thread_local},
-    unwind::verifier::bounded,
     unwind_tables::NS_PER_TICK,
+    verifier::bounded,
 };
 
 use crate::{

@@ -1,20 +1,26 @@
-//! Looking the current frame up in the [`UnwindCache`](super::unwind_cache::UnwindCache), and
-//! inserting it there; and of which Java code the daemon has been woken for.
+//! Looking the current frame up in the slot's
+//! [`UnwindCache`](crate::scratch::unwind_cache::UnwindCache), and inserting it there; and of which
+//! Java code the daemon has been woken for.
 
 use aya_ebpf::{helpers::generated::bpf_probe_read_kernel, macros::map, maps::Array};
 use jvmprof_common::{
     address::Avma,
-    frame::{FrameWord, compiled_delta},
-    jvm::{Jvm, mix},
+    frame::{FrameWord, compiled_delta, mix},
+    jvm::Jvm,
     unwind::{
         Cursor,
-        hotspot::{cached_frames::CachedFrame, compiled::frame_layout::FrameLayout},
+        hotspot::{cached_frames::CachedFrame, frame_layout::FrameLayout},
     },
     unwind_tables::PackedRule,
 };
 
-use super::unwind_cache::{CachedPc, CachedRegion, PCS, REGIONS, nmethod_slot};
-use crate::{scratch::Scratch, tables};
+use crate::{
+    scratch::{
+        Scratch,
+        unwind_cache::{CachedPc, CachedRegion, PCS, REGIONS, nmethod_slot},
+    },
+    tables,
+};
 
 const INTERRUPTED: u64 = 1 << 63;
 

@@ -3,15 +3,13 @@
 //! Uprobes and waits have programs of their own that do the same (`probe_leaf` and so on).
 //!
 //! The walk's state is [`Scratch`]; each global function says what it reads and writes there. Each
-//! frame is looked for in the [`unwind_cache`] first; what isn't there is found by the tables and
-//! by the steppers of [`jvmprof_common::unwind`], which see the process as a [`target`] and call
-//! [`subprograms`].
+//! frame is looked for in the [`scratch::unwind_cache`] first; what isn't there is found by the
+//! tables and by the steppers of [`jvmprof_common::unwind`], which see the process as a [`target`]
+//! and call [`target::subprograms`].
 
 mod cache_lookup;
 mod frozen;
-pub mod method_cache;
 mod target;
-pub mod unwind_cache;
 
 use aya_ebpf::{
     macros::{perf_event, raw_tracepoint, uprobe},
@@ -29,11 +27,10 @@ use crate::{
     counters::count,
     emit::{self, finish},
     program_kind::{FROZEN, ProgramKind, UNWIND},
-    scratch::{self, Copies, Scratch, ScratchSlot},
+    scratch::{self, Copies, Scratch, ScratchSlot, unwind_cache::CachedPc},
     tables, user_memory,
 };
 use target::frame_target;
-use unwind_cache::CachedPc;
 
 /// The interrupted frame: any instruction of any code, with all its registers.
 #[perf_event]

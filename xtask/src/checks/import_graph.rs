@@ -15,6 +15,9 @@ const MOST_HOPS: usize = 8;
 /// A module's path below the crate, `[]` for its root.
 pub(super) type ModulePath = Vec<String>;
 
+/// The modules that each module leads to.
+type Arrows<'a> = BTreeMap<&'a ModulePath, BTreeSet<&'a ModulePath>>;
+
 #[derive(Debug, Default)]
 pub(super) struct ImportGraph {
     modules: BTreeMap<ModulePath, Module>,
@@ -60,7 +63,7 @@ impl ImportGraph {
     }
 
     /// Returns the arrows from module to module, without those to a module's own ancestors.
-    pub(super) fn arrows(&self) -> BTreeMap<&ModulePath, BTreeSet<&ModulePath>> {
+    pub(super) fn arrows(&self) -> Arrows<'_> {
         let arrows = self.modules.iter().map(|(from, module)| {
             let targets = module.imports.iter().filter_map(|import| self.resolve(from, &import.path, 0));
             (from, targets.filter(|to| !from.starts_with(to)).collect())
@@ -111,24 +114,53 @@ impl ImportGraph {
 
     /// Returns circles of modules, each as the modules along it; a module and its child are none.
     pub(super) fn circles(&self) -> Vec<Vec<String>> {
-        let arrows = self.arrows();
-        let (mut done, mut circles) = (BTreeSet::new(), Vec::new());
-        for start in arrows.keys() {
-            find_circles(start, &arrows, &mut Vec::new(), &mut done, &mut circles);
-        }
-        circles
+        let circles = circles_of(&self.arrows());
+        circles.into_iter().map(|circle| circle.iter().map(|module| module.join("::")).collect()).collect()
     }
+
+    /// Returns circles among the children of each folder, files as well as folders: each as the
+    /// imports by which its children lead to one another. They need not be circles of modules: a
+    /// file of one folder may import the other folder, and another file of that the first one.
+    pub(super) fn sibling_circles(&self) -> Vec<Vec<String>> {
+        let mut links: BTreeMap<ModulePath, BTreeMap<ModulePath, String>> = BTreeMap::new();
+        for (from, targets) in self.arrows() {
+            for to in targets {
+                let depth = from.iter().zip(to).take_while(|(one, other)| one == other).count();
+                // A folder's own module is no sibling of its children.
+                let (Some(child), Some(sibling)) = (from.get(..=depth), to.get(..=depth)) else { continue };
+                let import = || format!("{} imports {}", from.join("::"), to.join("::"));
+                let of_child = links.entry(child.to_vec()).or_default();
+                of_child.entry(sibling.to_vec()).or_insert_with(import);
+            }
+        }
+        let arrows: Arrows<'_> =
+            links.iter().map(|(child, siblings)| (child, siblings.keys().collect())).collect();
+        let imports_along = |circle: Vec<&ModulePath>| {
+            let next = circle.iter().cycle().skip(1);
+            circle.iter().zip(next).filter_map(|(from, to)| links.get(*from)?.get(*to).cloned()).collect()
+        };
+        circles_of(&arrows).into_iter().map(imports_along).collect()
+    }
+}
+
+/// Returns circles of arrows, each as the modules along it.
+fn circles_of<'a>(arrows: &Arrows<'a>) -> Vec<Vec<&'a ModulePath>> {
+    let (mut done, mut circles) = (BTreeSet::new(), Vec::new());
+    for start in arrows.keys() {
+        find_circles(start, arrows, &mut Vec::new(), &mut done, &mut circles);
+    }
+    circles
 }
 
 fn find_circles<'a>(
     at: &'a ModulePath,
-    arrows: &BTreeMap<&'a ModulePath, BTreeSet<&'a ModulePath>>,
+    arrows: &Arrows<'a>,
     way: &mut Vec<&'a ModulePath>,
     done: &mut BTreeSet<&'a ModulePath>,
-    circles: &mut Vec<Vec<String>>,
+    circles: &mut Vec<Vec<&'a ModulePath>>,
 ) {
     if let Some(begin) = way.iter().position(|module| *module == at) {
-        circles.push(way[begin..].iter().map(|module| module.join("::")).collect());
+        circles.push(way[begin..].to_vec());
         return;
     }
     if !done.insert(at) {
@@ -170,5 +202,54 @@ mod tests {
             ("a/c", "use super::B;"),
         ];
         assert_eq!(ImportGraph::of(circle.into_iter()).circles(), [["a::b", "a::c"]]);
+    }
+
+    #[test]
+    fn folders_that_import_each_other_by_different_files_are_a_circle_of_siblings() {
+        let folders = [
+            ("lib", "mod a; mod b;"),
+            ("a/mod", "mod x; mod y;"),
+            ("a/x", "use crate::b::z::Z;"),
+            ("a/y", "pub struct Y;"),
+            ("b/mod", "mod w; mod z;"),
+            ("b/w", "use crate::a::y::Y;"),
+            ("b/z", "pub struct Z;"),
+        ];
+        let graph = ImportGraph::of(folders.into_iter());
+        assert_eq!(graph.circles(), Vec::<Vec<String>>::new());
+        assert_eq!(graph.sibling_circles(), [["a::x imports b::z", "b::w imports a::y"]]);
+    }
+
+    #[test]
+    fn a_circle_of_a_file_and_folders_is_found_in_the_folder_that_has_them() {
+        let folder = [
+            ("lib", "mod f;"),
+            ("f/mod", "mod a; mod b; mod c;"),
+            ("f/a", "use super::b::p::P;"),
+            ("f/b/mod", "mod p; mod q;"),
+            ("f/b/p", "pub struct P;"),
+            ("f/b/q", "fn g() { super::super::c::r::h() }"),
+            ("f/c/mod", "mod r; mod s;"),
+            ("f/c/r", "pub fn h() {}"),
+            ("f/c/s", "use crate::f::a::A;"),
+        ];
+        let graph = ImportGraph::of(folder.into_iter());
+        assert_eq!(graph.circles(), Vec::<Vec<String>>::new());
+        let circle = ["f::a imports f::b::p", "f::b::q imports f::c::r", "f::c::s imports f::a"];
+        assert_eq!(graph.sibling_circles(), [circle]);
+    }
+
+    #[test]
+    fn a_folder_and_its_own_files_are_no_circle_and_neither_are_imports_in_one_direction() {
+        let folder = [
+            ("lib", "mod f; mod g; mod h;"),
+            ("f/mod", "mod a; mod b; use a::A; pub use b::B; pub struct F;"),
+            ("f/a", "use super::F; pub struct A;"),
+            ("f/b", "use super::a::A; use super::F; pub struct B;"),
+            ("g", "use crate::f::B; use crate::h::H;"),
+            ("h", "use super::f::a::A; pub struct H;"),
+        ];
+        let graph = ImportGraph::of(folder.into_iter());
+        assert_eq!(graph.sibling_circles(), Vec::<Vec<String>>::new());
     }
 }

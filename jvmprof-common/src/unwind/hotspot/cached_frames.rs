@@ -9,7 +9,7 @@
 //! there, and other blocks may come to lie in its end before that (openjdk
 //! src/hotspot/share/memory/heap.cpp, `search_freelist`).
 
-use super::compiled::frame_layout::{FrameLayout, SavedRbp};
+use super::frame_layout::{FrameLayout, SavedRbp};
 use super::{Cursor, EncodedFrame, HotspotTarget};
 use crate::address::{Avma, StackAddress};
 use crate::frame::FrameWord;

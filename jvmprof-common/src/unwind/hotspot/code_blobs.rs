@@ -5,7 +5,7 @@ use super::HotspotTarget;
 use crate::abi::Stop;
 use crate::address::Avma;
 use crate::jvm::{Jvm, JvmLayout, NO_FIELD};
-use crate::unwind::verifier::Scalar;
+use crate::verifier::Scalar;
 
 /// Bytes of a `CodeBlob` and nmethod header that hold every field of a [`JvmLayout`]. A power of
 /// two.

@@ -1,10 +1,11 @@
 //! Interpreted frames (openjdk src/hotspot/cpu/x86/frame_x86.hpp, "interpreter_frame_..._offset").
 
+use super::method_identity::MethodIdentity;
 use super::{Cursor, EncodedFrame, HotspotTarget, return_to};
 use crate::abi::Stop;
 use crate::address::{Avma, StackAddress};
 use crate::frame::{FrameWord, interpreted_word};
-use crate::jvm::{Jvm, MethodIdentity};
+use crate::jvm::Jvm;
 use crate::rows::{CfaRule, Register, RowRules};
 
 /// Words below the frame pointer.

@@ -5,8 +5,9 @@
 //!
 //! - [`compiled`] frames have a fixed size (openjdk src/hotspot/cpu/x86/frame_x86.inline.hpp,
 //!   `sender_for_compiled_frame`). Where one was interrupted, it may not be built yet, or be taken
-//!   down already.
-//! - [`interpreted_frames`] hang on rbp (`sender_for_interpreter_frame`).
+//!   down already: [`frame_layout`] says what is where.
+//! - [`interpreted_frames`] hang on rbp (`sender_for_interpreter_frame`), and are known by their
+//!   method's identity ([`mod@method_identity`]).
 //! - Stubs have rows that the daemon made of their code.
 //! - [`continuation`]: frames of a virtual thread that lie in the Java heap.
 //!
@@ -18,7 +19,9 @@ pub mod cached_frames;
 pub mod code_blobs;
 pub mod compiled;
 pub mod continuation;
+pub mod frame_layout;
 mod interpreted_frames;
+pub mod method_identity;
 pub mod subprograms;
 
 pub use code_blobs::CodeBlob;
@@ -28,16 +31,17 @@ use crate::abi::{MAX_FRAME_WORDS, Stop};
 use crate::address::{Avma, StackAddress};
 use crate::frame::FrameWord;
 use crate::hotspot_subprograms;
-use crate::jvm::{Jvm, MethodIdentity, method_identity};
+use crate::jvm::Jvm;
 use crate::rows::RowRules;
 use cached_frames::{CachedFrame, Nmethod};
 use code_blobs::{frame_bytes, pointer};
 use compiled::c1_pushed_words::{self, ArrayCopyState};
-use compiled::frame_layout::FrameLayout;
 use compiled::instructions::LoadedCode;
 use compiled::{barrier_spills, epilogue, layout_at_pc, prologue, string_indexof};
 use continuation::stack_chunk::{self, ChunkBounds};
 use continuation::{load_barriers, thaw_stubs, thawing, yielding};
+use frame_layout::FrameLayout;
+use method_identity::{MethodIdentity, method_identity};
 
 /// The methods that call the subprograms: they run the function itself, unless the target has
 /// another way to.
@@ -130,7 +134,7 @@ pub trait HotspotTarget: Memory {
         false
     }
 
-    /// Returns what identifies the method at this address: [`method_identity`], unless the target
+    /// Returns what identifies the method at this address: [`method_identity()`], unless the target
     /// has it cached. `is_entered`: it is just being entered, and may be an intrinsic, which the
     /// JVM makes without loading a class.
     fn identify_method(&mut self, method: Avma, is_entered: bool, jvm: &Jvm) -> Option<MethodIdentity>

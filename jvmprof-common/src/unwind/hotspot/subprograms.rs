@@ -1,5 +1,5 @@
 //! The table of subprograms: the parts of the stepper that the kernel program runs as global
-//! functions, each of which the verifier checks once ([`crate::unwind::verifier`]).
+//! functions, each of which the verifier checks once ([`crate::verifier`]).
 //!
 //! A row is the subprogram's name, arguments and result, the function that does it, and what the
 //! kernel program says in its place where its own memory is missing, which doesn't happen. From the

@@ -8,7 +8,7 @@ use super::{CheckStatus, HostCheck};
 use crate::app::errors::with_causes;
 use crate::own_process::capabilities::uprobe_advice;
 use crate::own_process::pid_namespace as own_pid_namespace;
-use crate::sampler::ebpf::btf::{Btf, VMLINUX};
+use crate::sampler::btf::{Btf, VMLINUX};
 use crate::sampler::{BpfMaps, SampleClock, Sampler, SamplerError, SamplerOptions, try_uprobe};
 
 /// `bpf_task_pt_regs` and `bpf_get_current_task_btf` are there from here on.

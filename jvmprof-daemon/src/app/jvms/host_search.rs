@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::app::jvms::inspector::{JvmInspector, JvmProblem};
-use crate::hotspot::java_heap::{FunctionsError, find_allocation_functions};
+use crate::hotspot::probed_functions::{FunctionsError, find_allocation_functions};
 use crate::hotspot::{Hotspot, HotspotError, LiveMemory, VmFlag, images};
 use crate::own_process::capabilities::{
     CHECKPOINT_RESTORE, Capability, DAC_READ_SEARCH, SYS_PTRACE, advice, missing,

@@ -2,11 +2,11 @@
 
 use jvmprof_common::blocker::BlockerLayout;
 
+use super::collector_layout::CollectorFields;
 use super::{HeapLayout, ThreadNameLayout};
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::runtime_state::monitor_owners::OwnerFields;
 use crate::hotspot::runtime_state::vm_flags::FlagFields;
-use crate::hotspot::virtual_threads::collector_layout::CollectorFields;
 use crate::hotspot::vmstructs::exported_symbols::Image;
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::hotspot::vmstructs::symtab_variables::{BlockerVariables, NameVariables};

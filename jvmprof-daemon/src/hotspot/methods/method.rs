@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use jvmprof_common::address::StackAddress;
-use jvmprof_common::jvm::{JvmLayout, MethodIdentity, method_identity};
+use jvmprof_common::jvm::JvmLayout;
 use jvmprof_common::unwind::Memory;
+use jvmprof_common::unwind::hotspot::method_identity::{MethodIdentity, method_identity};
 
 use super::class_names::{class_name, decode_symbol};
 use super::line_table::LineNumberTable;

@@ -35,7 +35,8 @@ pub enum PhysicalFrame {
     Interpreted {
         /// The `Method`.
         method: Avma,
-        /// [`jvmprof_common::jvm::MethodIdentity::check`] at the time of the sample.
+        /// [`MethodIdentity::check`](jvmprof_common::unwind::hotspot::method_identity::MethodIdentity::check)
+        /// at the time of the sample.
         check: u64,
         /// The bytecode pointer, counted from the `ConstMethod`.
         bcp_offset: u32,

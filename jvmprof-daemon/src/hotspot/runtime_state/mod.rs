@@ -1,8 +1,8 @@
-//! State of a JVM's run, as it says itself: flags, performance counters and Java threads.
+//! State of a JVM's run, as it says itself: flags, performance counters, Java threads and pauses.
 
 pub(crate) mod java_threads;
 pub(crate) mod monitor_owners;
-pub(crate) mod pauses;
+pub(crate) mod pause_variables;
 pub(crate) mod perf_counters;
 pub(crate) mod safepoint_counters;
 pub(crate) mod vm_flags;

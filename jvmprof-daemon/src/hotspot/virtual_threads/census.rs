@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jvmprof_common::frame::UserFrame;
+use jvmprof_common::jvm::Jvm;
 use rand::seq::index;
 
 use super::census_error::VirtualThreadsError;
@@ -18,8 +19,8 @@ use super::census_fields::{CensusFields, CensusLayout};
 use super::frozen_stack::FrozenStack;
 use super::heap_reader::HeapReader;
 use super::thread_sets::{Members, members};
-use crate::hotspot::java_heap::KlassReader;
-use crate::hotspot::jvm_reader::Hotspot;
+use crate::hotspot::code_cache::unsigned5::Unsigned5Encoding;
+use crate::hotspot::java_heap::{HeapLayout, KlassReader};
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::types::Avma;
 
@@ -86,37 +87,40 @@ pub struct WaitingStack {
     pub is_whole: bool,
 }
 
-impl<M: ProcessMemory> Hotspot<M> {
-    /// Counts the virtual threads; `None` if this JVM has none, or doesn't say where.
-    ///
-    /// # Errors
-    /// Returns why they could not be counted.
-    pub fn virtual_threads(&self, times: CensusTimes) -> Option<Result<VirtualThreads, VirtualThreadsError>> {
-        let fields = self.census_fields.as_ref().filter(|_| self.jvm.chunks.klass != 0)?;
-        let layout = fields.find(&self.jvm.layout, self.encoding, &self.memory)?;
-        let heap_layout = self.heap_layout()?;
-        let first = Instant::now();
-        let heap = HeapReader::new(&self.jvm, &heap_layout, &self.memory, first);
-        let mut last = VirtualThreadsError::Collected;
-        let last_effort = EFFORTS[EFFORTS.len() - 1];
-        for effort in EFFORTS.into_iter().chain([last_effort; LAST_ATTEMPTS - 1]) {
-            let began = Instant::now();
-            let found = census(&heap, fields, &layout, effort, times);
-            let error = found.as_ref().err();
-            tracing::debug!(?effort, taken = ?began.elapsed(), ?error, "virtual threads are counted");
-            match found {
-                Ok(threads) => return Some(Ok(threads)),
-                Err(error) => last = error,
-            }
-            if first.elapsed() >= 2 * times.sets {
-                break;
-            }
-            if last == VirtualThreadsError::Moving {
-                thread::sleep(MOVING);
-            }
+/// Counts the virtual threads of a JVM whose chunks can be walked; `None` if it has none of their
+/// sets yet, or doesn't say where.
+///
+/// # Errors
+/// Returns why they could not be counted.
+pub(in crate::hotspot) fn count<M: ProcessMemory>(
+    jvm: &Jvm,
+    (fields, encoding): (&CensusFields, Unsigned5Encoding),
+    heap_layout: &HeapLayout,
+    memory: &M,
+    times: CensusTimes,
+) -> Option<Result<VirtualThreads, VirtualThreadsError>> {
+    let layout = fields.find(&jvm.layout, encoding, memory)?;
+    let first = Instant::now();
+    let heap = HeapReader::new(jvm, heap_layout, memory, first);
+    let mut last = VirtualThreadsError::Collected;
+    let last_effort = EFFORTS[EFFORTS.len() - 1];
+    for effort in EFFORTS.into_iter().chain([last_effort; LAST_ATTEMPTS - 1]) {
+        let began = Instant::now();
+        let found = census(&heap, fields, &layout, effort, times);
+        let error = found.as_ref().err();
+        tracing::debug!(?effort, taken = ?began.elapsed(), ?error, "virtual threads are counted");
+        match found {
+            Ok(threads) => return Some(Ok(threads)),
+            Err(error) => last = error,
         }
-        Some(Err(last))
+        if first.elapsed() >= 2 * times.sets {
+            break;
+        }
+        if last == VirtualThreadsError::Moving {
+            thread::sleep(MOVING);
+        }
     }
+    Some(Err(last))
 }
 
 fn census<M: ProcessMemory>(

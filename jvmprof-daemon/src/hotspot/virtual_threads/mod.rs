@@ -4,7 +4,6 @@
 pub(super) mod census;
 pub(super) mod census_error;
 pub(crate) mod census_fields;
-pub(crate) mod collector_layout;
 pub(crate) mod continuation_entry;
 pub(crate) mod field_lists;
 mod frozen_stack;

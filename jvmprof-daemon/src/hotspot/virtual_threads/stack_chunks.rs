@@ -7,9 +7,9 @@
 
 use jvmprof_common::jvm::{JvmLayout, StackChunkLayout};
 
-use super::collector_layout::CollectorFields;
 use super::field_lists::{FieldLists, texts};
 use crate::hotspot::code_cache::unsigned5::Unsigned5Encoding;
+use crate::hotspot::java_heap::collector_layout::CollectorFields;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::runtime_state::vm_flags::FlagFields;
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;

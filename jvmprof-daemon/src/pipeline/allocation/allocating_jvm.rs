@@ -12,7 +12,7 @@ use super::allocation_intervals::AllocationIntervals;
 use super::estimate::{CensusSums, StratumTable, WindowCensus, WindowTotals};
 use crate::hotspot::LiveMemory;
 use crate::hotspot::java_heap::{CensusError, HeapLayout, JavaClass, KlassReader, TlabCensus};
-use crate::pipeline::jvm_followers::probed_files::ProbedFile;
+use crate::pipeline::probed_files::ProbedFile;
 use crate::process::ProcessKey;
 use crate::sampler::{AllocationMaps, SamplerError};
 use crate::types::Avma;

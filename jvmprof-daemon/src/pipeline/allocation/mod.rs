@@ -26,9 +26,10 @@ use std::time::{Duration, Instant};
 use jvmprof_common::allocation::{AllocationRecord, TlabRecord};
 use nix::time::{ClockId, clock_gettime};
 
-use super::jvm_followers::probed_files::{NoProbes, ProbeSet, ProbedFiles, REFUSED};
+use super::probed_files::{NoProbes, ProbeSet, ProbedFiles, REFUSED};
 use crate::hotspot::LiveMemory;
-use crate::hotspot::java_heap::{HeapLayout, find_allocation_functions};
+use crate::hotspot::java_heap::HeapLayout;
+use crate::hotspot::probed_functions::find_allocation_functions;
 use crate::native::debuginfod::Debuginfod;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};

@@ -1,9 +1,7 @@
 //! Followers of JVMs beside their samples: allocation, pauses, and the sums that they keep
-//! themselves; and the JVMs that aren't followed yet. `probed_files` has the uprobes in each
-//! libjvm.
+//! themselves; and the JVMs that aren't followed yet.
 
 mod awaited_jvms;
-pub(super) mod probed_files;
 
 use std::time::Instant;
 

@@ -2,7 +2,8 @@
 //!
 //! A process's labels come from its properties; rules change them or drop it. Rules are applied
 //! once for each process and event (and thread or CPU, if those are labels), and again when
-//! something they may depend on has changed.
+//! something they may depend on has changed. Beside these, each sample of a JVM has the kind of its
+//! thread as a label of its own.
 
 mod container_labels;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod process_labels;
 mod relabel_drops;
 #[cfg(test)]
 mod tests;
+pub(super) mod thread_kinds;
 mod thread_names;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

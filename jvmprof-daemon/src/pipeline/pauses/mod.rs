@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 use jvmprof_common::pause::{JvmPauseState, PauseRecord};
 
-use super::jvm_followers::probed_files::{NoProbes, ProbeSet, ProbedFiles, REFUSED};
 use super::jvm_totals::AllJvmTotals;
+use super::probed_files::{NoProbes, ProbeSet, ProbedFiles, REFUSED};
 use crate::clock::monotonic_ns;
 use crate::hotspot::{PauseSymbols, PauseVariables, find_pause_symbols};
 use crate::native::debuginfod::Debuginfod;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use jvmprof_common::pause::{CAUSE_BYTES, JvmPauseState, NO_OPERATION, PauseRecord};
 
 use crate::hotspot::{Image, OperationNames};
-use crate::pipeline::jvm_followers::probed_files::ProbedFile;
 use crate::pipeline::jvm_totals::{PauseTotals, SeriesName};
+use crate::pipeline::probed_files::ProbedFile;
 
 /// Past pauses by which samples are labelled: few samples come later than the next one.
 const MAX_PAST: usize = 1024;

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::hotspot::{Image, OperationNames};
-use crate::pipeline::jvm_followers::probed_files::ProbedFile;
 use crate::pipeline::jvm_totals::PauseTotals;
+use crate::pipeline::probed_files::ProbedFile;
 use crate::types::Avma;
 
 const PID: u32 = 7;

@@ -6,11 +6,10 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use jvmprof_common::abi::{PROBE_SLOTS, globals};
 use landlock::{AccessFs, Ruleset, RulesetAttr as _, RulesetError, RulesetStatus};
 
-use super::btf::{Btf, BtfError};
 use super::maps::MapSizes;
-use super::object::program_error;
 use super::off_cpu::maps as off_cpu_maps;
 use super::{allocation_maps, pause_maps, thread_context_map};
+use crate::sampler::btf::{Btf, BtfError};
 use crate::sampler::error::SamplerError;
 use crate::sampler::online_cpus;
 use crate::sampler::options::SamplerOptions;
@@ -21,12 +20,6 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../ebpf/jvmprof.bpf.o"
 /// Scratch memory of the unwinder and its caches, a slot for each CPU and then those of uprobes and
 /// waits.
 const SCRATCH: &str = "SCRATCH";
-pub(super) const NEW_MAPPING: &str = "new_mapping";
-/// The kernel's function that [`NEW_MAPPING`] is attached to.
-pub(super) const MAPPED: &str = "perf_event_mmap";
-pub(super) const WAIT_BEGIN: &str = "wait_begin";
-/// The kernel's tracepoint that [`WAIT_BEGIN`] is attached to.
-pub(super) const SWITCH: &str = "sched_switch";
 pub(super) const RING: &str = "SAMPLES";
 
 /// Creates the maps and sets the globals. No program is loaded yet.
@@ -146,20 +139,6 @@ fn loader_without_kernel_types() -> EbpfLoader<'static> {
 fn deny_reading_files() -> Result<RulesetStatus, RulesetError> {
     let ruleset = Ruleset::default().handle_access(AccessFs::ReadFile)?.create()?;
     Ok(ruleset.restrict_self()?.ruleset)
-}
-
-/// Returns the type information of the function that [`NEW_MAPPING`] is attached to, for aya.
-pub(super) fn mapped_function(btf: &Btf) -> Result<aya::Btf, SamplerError> {
-    let function = btf.of_function(MAPPED)?;
-    let parsed = aya::Btf::parse(&function, aya::Endianness::Little);
-    parsed.map_err(|error| program_error(NEW_MAPPING)(error.into()))
-}
-
-/// Returns the type information of the tracepoint that [`WAIT_BEGIN`] is attached to, for aya.
-pub(super) fn switch_tracepoint(btf: &Btf) -> Result<aya::Btf, SamplerError> {
-    let tracepoint = btf.of_tracepoint(SWITCH)?;
-    let parsed = aya::Btf::parse(&tracepoint, aya::Endianness::Little);
-    parsed.map_err(|error| program_error(WAIT_BEGIN)(error.into()))
 }
 
 /// The clock by which the kernel tells the time.

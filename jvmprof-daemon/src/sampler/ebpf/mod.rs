@@ -1,7 +1,6 @@
 //! The kernel programs: loading, attaching, their maps, and what the verifier makes of them.
 
 pub(super) mod allocation_maps;
-pub mod btf;
 pub(super) mod kernel_symbols;
 mod loader;
 pub(super) mod maps;

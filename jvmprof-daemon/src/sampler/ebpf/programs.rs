@@ -18,8 +18,7 @@ use aya_log::EbpfLogger;
 use jvmprof_common::abi::{Counter, CpuCounters, Event, Stop};
 
 use super::allocation_maps::AllocationMaps;
-use super::btf::Btf;
-use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
+use super::loader::{RING, load};
 use super::maps::{BpfMaps, MapSizes};
 use super::object::{load_program, load_tail_calls, program, program_error, take_map};
 use super::off_cpu::maps::OffCpuMaps;
@@ -30,6 +29,7 @@ use super::thread_context_map::ThreadContextMap;
 use super::uprobes::{self, AllocationProbes, AttachedProbes, ProbedFunctions};
 use crate::clock::monotonic_ns;
 use crate::event_type::SamplesByEvent;
+use crate::sampler::btf::Btf;
 use crate::sampler::counts::{EventCounts, SamplerCounts};
 use crate::sampler::error::SamplerError;
 use crate::sampler::event::{KernelEvent, KernelEventKind};
@@ -42,6 +42,9 @@ const SAMPLE: &str = "sample";
 const TAIL_CALLED: [&str; 3] = ["leaf", "unwind", "frozen"];
 const FORK: &str = "process_fork";
 const EXEC: &str = "process_exec";
+const NEW_MAPPING: &str = "new_mapping";
+/// The kernel's function that [`NEW_MAPPING`] is attached to.
+pub(super) const MAPPED: &str = "perf_event_mmap";
 /// The program for kernels that don't take that one.
 const UNMAPPED_AREA: &str = "unmapped_area";
 const COUNTERS: &str = "COUNTERS";
@@ -371,4 +374,11 @@ fn attach_new_mapping(ebpf: &mut Ebpf, btf: &Btf) -> Result<(), SamplerError> {
     program.load(MAPPED, &function).map_err(program_error(NEW_MAPPING))?;
     program.attach().map_err(program_error(NEW_MAPPING))?;
     Ok(())
+}
+
+/// Returns the type information of the function that [`NEW_MAPPING`] is attached to, for aya.
+pub(super) fn mapped_function(btf: &Btf) -> Result<aya::Btf, SamplerError> {
+    let function = btf.of_function(MAPPED)?;
+    let parsed = aya::Btf::parse(&function, aya::Endianness::Little);
+    parsed.map_err(|error| program_error(NEW_MAPPING)(error.into()))
 }

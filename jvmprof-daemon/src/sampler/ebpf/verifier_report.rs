@@ -7,9 +7,11 @@ use aya::programs::{Program, ProgramError, ProgramInfo};
 use aya::{Ebpf, VerifierLogLevel};
 use serde::Serialize;
 
-use super::btf::Btf;
-use super::loader::{MAPPED, SWITCH, load, mapped_function, switch_tracepoint};
+use super::loader::load;
 use super::object::load_kind;
+use super::off_cpu::programs::{SWITCH, switch_tracepoint};
+use super::programs::{MAPPED, mapped_function};
+use crate::sampler::btf::Btf;
 use crate::sampler::error::SamplerError;
 use crate::sampler::options::SamplerOptions;
 

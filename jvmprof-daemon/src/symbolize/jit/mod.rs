@@ -6,7 +6,6 @@
 //! for good, before its window's profile is made.
 
 pub(super) mod deferred_names;
-pub(super) mod jit_counts;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,9 +23,9 @@ use crate::jit::timeline::{CodeEntryId, CodeMatch};
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
 use crate::symbolize::counts::CacheUsage;
+use crate::symbolize::counts::jit_counts::{JitCounts, ReportedCounts};
 use crate::symbolize::frames::frame_bytes;
 use crate::symbolize::jit::deferred_names::{SampledAddress, WaitingFrame, WaitingFrames};
-use crate::symbolize::jit::jit_counts::{JitCounts, ReportedCounts};
 use crate::types::{Avma, FileOffset};
 
 const UNKNOWN_JAVA: &str = "[unknown Java: not in the perf map]";

@@ -20,9 +20,9 @@ use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
 use crate::symbolize::SymbolCounts;
 use crate::symbolize::native::function_names::{FunctionNameKey, FunctionNames, NativeLines, lines_of};
+use crate::symbolize::native::load_budget::is_small;
+use crate::symbolize::native::single_row_lookup::SingleRowLookup;
 use crate::symbolize::publish_to_kernel::row_loader::RowsLoader;
-use crate::symbolize::stack::load_budget::is_small;
-use crate::symbolize::stack::single_row_lookup::SingleRowLookup;
 use crate::types::{Avma, BuildId, Svma};
 
 /// The mapped files of one process, by their mappings.

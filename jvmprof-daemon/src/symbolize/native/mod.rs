@@ -1,8 +1,11 @@
-//! Names of native frames: resolved here in idle time, or left to a server.
+//! Native code: the files that processes have mapped, the rows of those that the loader is still
+//! reading, and the names of their frames: resolved here in idle time, or left to a server.
 
 pub(super) mod deferred_frames;
 pub(super) mod function_names;
+pub(super) mod load_budget;
 pub(super) mod mapped_files;
+pub(super) mod single_row_lookup;
 
 use std::path::Path;
 use std::sync::Arc;

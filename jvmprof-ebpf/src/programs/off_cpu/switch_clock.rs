@@ -8,7 +8,7 @@
 //! is left is the time from such a wake-up to a block with a tick of the clock in between.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
-use jvmprof_common::switch_clock::SwitchClock;
+use jvmprof_common::off_cpu::switch_clock::SwitchClock;
 
 use crate::{globals, task::TypedTask};
 

@@ -8,7 +8,7 @@ use jvmprof_common::{
     abi::Stop,
     address::{Avma, StackAddress},
     hotspot_subprograms,
-    jvm::{Jvm, MethodIdentity},
+    jvm::Jvm,
     rows::Register,
     unwind::{
         Memory, WindowSource,
@@ -18,20 +18,23 @@ use jvmprof_common::{
             code_blobs::{HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES},
             compiled::{
                 c1_pushed_words::ArrayCopyState,
-                frame_layout::FrameLayout,
                 instructions::{CODE_BYTES, LoadedCode},
             },
             continuation::stack_chunk::ChunkBounds,
+            frame_layout::FrameLayout,
+            method_identity::MethodIdentity,
         },
         memory::{WINDOW_BYTES, WINDOW_WORDS},
-        verifier::{BarrierVar, Scalar, bounded},
     },
     unwind_tables::PackedRule,
+    verifier::{BarrierVar, Scalar, bounded},
 };
 
-use super::unwind_cache::{self, CachedNmethod, NMETHODS};
 use crate::{
-    scratch::{BLOCK_WORDS, Copies, ScratchSlot},
+    scratch::{
+        BLOCK_WORDS, Copies, ScratchSlot,
+        unwind_cache::{self, CachedNmethod, NMETHODS},
+    },
     tables,
     task::Task,
     user_memory::{read, read_byte, read_word},

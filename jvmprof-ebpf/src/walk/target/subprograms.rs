@@ -11,24 +11,23 @@ use jvmprof_common::{
     abi::Stop,
     address::{Avma, StackAddress},
     hotspot_subprograms,
-    jvm::method_identity,
-    unwind::{
-        hotspot::{
-            CodeBlob, code_blobs,
-            compiled::{
-                self, barrier_spills, c1_pushed_words, c1_pushed_words::ArrayCopyState, epilogue,
-                frame_layout::FrameLayout, layout_at_pc, prologue, string_indexof,
-            },
-            continuation::{load_barriers, stack_chunk, stack_chunk::ChunkBounds, thawing, yielding},
+    unwind::hotspot::{
+        CodeBlob, code_blobs,
+        compiled::{
+            self, barrier_spills, c1_pushed_words, c1_pushed_words::ArrayCopyState, epilogue, layout_at_pc,
+            prologue, string_indexof,
         },
-        verifier::Scalar,
+        continuation::{load_barriers, stack_chunk, stack_chunk::ChunkBounds, thawing, yielding},
+        frame_layout::FrameLayout,
+        method_identity::method_identity,
     },
+    verifier::Scalar,
 };
 
 use super::{StackSource, SubprogramTarget};
 use crate::{
-    scratch::{self, ScratchSlot},
-    walk::{cache_lookup, method_cache},
+    scratch::{self, ScratchSlot, method_cache},
+    walk::cache_lookup,
 };
 
 /// The global functions.

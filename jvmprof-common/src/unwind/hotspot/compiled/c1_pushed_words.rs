@@ -16,7 +16,7 @@ use super::MAX_PUSHED;
 use super::instructions::{CODE_BYTES, JMP, LoadedCode, RET, matching_bytes, word};
 use crate::address::{Avma, StackAddress};
 use crate::jvm::Jvm;
-use crate::unwind::verifier::Scalar;
+use crate::verifier::Scalar;
 
 /// Registers that are pushed or popped in a row, at most.
 const IN_A_ROW: u64 = 4;

@@ -6,8 +6,8 @@
 //! build a frame and take it down.
 
 use super::super::HotspotTarget;
+use super::super::frame_layout::FrameLayout;
 use super::epilogue::{first_poll_end, is_after_leave, is_poll_stub};
-use super::frame_layout::FrameLayout;
 use super::instructions::{AdjustRsp, CODE_BEFORE, JMP, LoadedCode, POP_RBP, word};
 use super::prologue::{layout_in_prologue, layout_in_second_prologue};
 use crate::address::Avma;

@@ -3,7 +3,6 @@
 pub mod barrier_spills;
 pub mod c1_pushed_words;
 pub mod epilogue;
-pub mod frame_layout;
 pub mod instructions;
 pub mod layout_at_pc;
 pub mod prologue;
@@ -11,13 +10,13 @@ pub mod string_indexof;
 
 use super::cached_frames::{CachedFrame, Nmethod};
 use super::code_blobs::{byte, code_address, frame_bytes, int, pointer, short};
+use super::frame_layout::{FrameLayout, SavedRbp};
 use super::{Cursor, EncodedFrame, HotspotTarget, return_to, step_fixed_size};
 use crate::abi::Stop;
 use crate::address::{Avma, StackAddress};
 use crate::frame::{FrameWord, compiled_word};
 use crate::jvm::Jvm;
 use crate::unwind::call_instruction::{direct_callee, ends_in_call};
-use frame_layout::{FrameLayout, SavedRbp};
 use instructions::{CODE_BEFORE, LoadedCode, word};
 use prologue::PrologueShape;
 

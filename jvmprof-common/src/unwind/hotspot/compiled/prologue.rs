@@ -14,7 +14,7 @@
 //! the return address.
 
 use super::super::HotspotTarget;
-use super::frame_layout::{FrameLayout, SavedRbp};
+use super::super::frame_layout::{FrameLayout, SavedRbp};
 use super::instructions::{
     AdjustRsp, CODE_BEFORE, FIVE_BYTES, FOUR_BYTES, LoadedCode, PUSH_RBP, begins_with, word,
 };

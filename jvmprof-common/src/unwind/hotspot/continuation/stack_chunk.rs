@@ -5,7 +5,7 @@ use super::super::HotspotTarget;
 use super::load_barriers::{self, UNRESOLVED};
 use crate::address::{Avma, StackAddress};
 use crate::jvm::Jvm;
-use crate::unwind::verifier::Scalar;
+use crate::verifier::Scalar;
 
 /// Alignment of a `ContinuationEntry`.
 pub(super) const ENTRY_ALIGNMENT: u64 = 16;

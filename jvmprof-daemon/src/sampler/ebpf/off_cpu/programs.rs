@@ -7,11 +7,14 @@ use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, RawTracePoint};
 
 use super::switch_interrupts::SwitchInterrupts;
-use crate::sampler::ebpf::btf::Btf;
-use crate::sampler::ebpf::loader::{SWITCH, WAIT_BEGIN, switch_tracepoint};
+use crate::sampler::btf::Btf;
 use crate::sampler::ebpf::object::{load_program, load_tail_calls, program, program_error};
 use crate::sampler::error::SamplerError;
 
+/// The program where a wait begins.
+const WAIT_BEGIN: &str = "wait_begin";
+/// The kernel's tracepoint that [`WAIT_BEGIN`] is attached to.
+pub(in crate::sampler::ebpf) const SWITCH: &str = "sched_switch";
 /// The program where a thread goes on whose wait is kept: in the interrupt that `wait_begin`
 /// raises. Every kernel for x86-64 has this tracepoint (arch/x86/kernel/irq_work.c).
 const WAIT_END: &str = "wait_end";
@@ -66,4 +69,11 @@ impl OffCpuPrograms {
             tracing::warn!(%error, "the switch's program can't be detached");
         }
     }
+}
+
+/// Returns the type information of the tracepoint that [`WAIT_BEGIN`] is attached to, for aya.
+pub(in crate::sampler::ebpf) fn switch_tracepoint(btf: &Btf) -> Result<aya::Btf, SamplerError> {
+    let tracepoint = btf.of_tracepoint(SWITCH)?;
+    let parsed = aya::Btf::parse(&tracepoint, aya::Endianness::Little);
+    parsed.map_err(|error| program_error(WAIT_BEGIN)(error.into()))
 }

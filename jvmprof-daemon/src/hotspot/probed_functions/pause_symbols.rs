@@ -1,5 +1,5 @@
-//! Places where a JVM's code says that it stops its threads, and what for: functions and types by
-//! `.symtab` of its file or of the debug file with the same build id. See
+//! Functions in which a JVM's code stops its threads, and the types of the operations that it stops
+//! them for: by `.symtab` of its file or of the debug file with the same build id. See
 //! [`jvmprof_common::pause`].
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,8 +11,7 @@ use object::LittleEndian as Le;
 use object::elf::{self, Sym64};
 use object::pod;
 
-use super::perf_counters::CauseCounters;
-use crate::hotspot::java_heap::allocation_functions::{FunctionsError, file_offset};
+use super::{FunctionsError, file_offset};
 use crate::hotspot::vmstructs::exported_symbols::Image;
 use crate::hotspot::vmstructs::symtab_variables::symtab;
 use crate::native::byte_source::{ByteSource, RegularFile};
@@ -21,7 +20,7 @@ use crate::native::elf::ElfFile;
 use crate::native::elf::section_chunks::for_each_chunk;
 use crate::native::open_file::open_regular;
 use crate::sampler::PauseFunctions;
-use crate::types::{Avma, Svma};
+use crate::types::Svma;
 
 /// The begins of mangled names of the functions. What follows are the types of their arguments.
 const FUNCTIONS: [&str; 3] = [
@@ -43,17 +42,6 @@ const MAX_NAME: u64 = 256;
 const MAX_OPERATION_NAME: usize = 64;
 /// Types of VM operations that are remembered, at most; JDK 25 has 84.
 const MAX_OPERATIONS: usize = 1024;
-
-/// The places where one JVM says why it stops its threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PauseVariables {
-    pub image: Image,
-    /// `VMThread::_cur_vm_operation`.
-    pub operation: Option<Avma>,
-    /// `CollectedHeap::_total_collections`.
-    pub collections: Option<Avma>,
-    pub causes: Option<CauseCounters>,
-}
 
 /// The symbols of a libjvm that concern its pauses.
 #[derive(Clone, Debug)]
@@ -89,7 +77,7 @@ impl OperationNames {
 
 /// Finds the functions and types in a libjvm. Debug files are those of the host, and those that
 /// were fetched to the folder `downloads`: see
-/// [`find_allocation_functions`](crate::hotspot::java_heap::find_allocation_functions).
+/// [`find_allocation_functions`](super::find_allocation_functions).
 ///
 /// # Errors
 /// Returns why they can't be found.
@@ -198,6 +186,7 @@ fn operation_of_table(mangled: &[u8]) -> Option<Arc<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Avma;
 
     #[test]
     fn operations_are_named_by_their_types() {

@@ -1,4 +1,5 @@
-//! Measures in the code of the steppers for the sake of the eBPF verifier, and for nothing else.
+//! Measures in the code of the steppers, and of what they read, for the sake of the eBPF verifier
+//! and for nothing else.
 //!
 //! - Loops are bounded, and indices are masked with a power of two.
 //! - State lies in memory of the CPU, so that the verifier sees the same state at each turn of a
@@ -6,8 +7,8 @@
 //! - [`BarrierVar`] and [`bounded`] change what the verifier knows of a value.
 //! - What is reached on many paths is a *subprogram*, a global function of the kernel program: the
 //!   verifier checks it once, for any arguments, instead of once for each path that leads there.
-//!   They are in one table, [`super::hotspot::subprograms`]; [`Scalar`] is what they take and
-//!   return.
+//!   They are in one table, [`crate::unwind::hotspot::subprograms`]; [`Scalar`] is what they take
+//!   and return.
 
 use core::hint::black_box;
 

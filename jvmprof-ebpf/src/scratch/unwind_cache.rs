@@ -1,5 +1,5 @@
 //! Per-CPU cache of resolved pcs: how to leave the frames of the last samples.
-//! [`super::cache_lookup`] looks frames up.
+//! [`crate::walk::cache_lookup`] looks frames up.
 //!
 //! Resolving a pc anew reads some dozen words all over memory, which a sample a hundredth of a
 //! second later finds in no cache of the CPU. So this cache keeps what was found side by side. An
@@ -8,10 +8,8 @@
 //! process makes all older ones invalid.
 
 use jvmprof_common::{
-    address::Avma,
-    jvm::{Jvm, mix},
-    unwind::{hotspot::cached_frames::Nmethod, verifier::BarrierVar},
-    unwind_tables::Region,
+    address::Avma, frame::mix, jvm::Jvm, unwind::hotspot::cached_frames::Nmethod, unwind_tables::Region,
+    verifier::BarrierVar,
 };
 
 /// The way to leave the frame at one pc. Two of them lie in a line of the CPU's caches.
@@ -19,13 +17,13 @@ use jvmprof_common::{
 #[derive(Clone, Copy)]
 pub struct CachedPc {
     /// With its top bit set if it was interrupted.
-    pub(super) pc: u64,
-    pub(super) epoch: u32,
+    pub pc: u64,
+    pub epoch: u32,
     /// One of those below, and a stub's bytes from its blob's begin to the pc above.
-    pub(super) kind: u32,
+    pub kind: u32,
     /// The words of a rule; or a compiled frame's second word and layout; or the address of a
     /// stub's name and the number of its rule.
-    pub(super) payload: [u64; 2],
+    pub payload: [u64; 2],
 }
 
 impl CachedPc {
@@ -37,24 +35,24 @@ impl CachedPc {
     pub const COMPILED: u32 = 2;
     /// A stub, by a row.
     pub const STUB: u32 = 3;
-    pub(super) const KIND_BITS: u32 = 2;
+    pub const KIND_BITS: u32 = 2;
 }
 
 /// The caches of one CPU.
 #[repr(C)]
 pub struct UnwindCache {
-    pub(super) regions: [CachedRegion; REGIONS],
+    pub regions: [CachedRegion; REGIONS],
     /// The JVM that was sampled last, and its process's epoch.
-    pub(super) jvm: Jvm,
-    pub(super) jvm_epoch: u64,
-    pub(super) pcs: [CachedPc; PCS],
+    pub jvm: Jvm,
+    pub jvm_epoch: u64,
+    pub pcs: [CachedPc; PCS],
     pub nmethods: [CachedNmethod; NMETHODS],
 }
 
 // Powers of two all of them.
-pub(super) const PCS: usize = 2048;
+pub const PCS: usize = 2048;
 /// A region has an entry for each MiB.
-pub(super) const REGIONS: usize = 64;
+pub const REGIONS: usize = 64;
 /// An nmethod has an entry for each page of its code.
 pub const NMETHODS: usize = 256;
 
@@ -62,15 +60,15 @@ pub const NMETHODS: usize = 256;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CachedNmethod {
-    pub(super) nmethod: Nmethod,
+    pub nmethod: Nmethod,
     /// The highest pc that was sampled in it: what lies between its code's begin and here is its
     /// own, too.
-    pub(super) highest: Avma,
-    pub(super) epoch: u64,
+    pub highest: Avma,
+    pub epoch: u64,
 }
 
 #[inline(always)]
-pub(super) fn nmethod_slot<'a>(
+pub fn nmethod_slot<'a>(
     nmethods: &'a mut [CachedNmethod; NMETHODS],
     barrier_var: &mut BarrierVar,
     address: Avma,
@@ -101,6 +99,6 @@ pub fn get_nmethod(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CachedRegion {
-    pub(super) region: Region,
-    pub(super) epoch: u64,
+    pub region: Region,
+    pub epoch: u64,
 }

@@ -1,5 +1,10 @@
 //! Memory in which one sample is built, and the unwinder's state between programs: one piece for
-//! each run of the unwinder that can be under way at a time ([`ScratchSlot`]).
+//! each run of the unwinder that can be under way at a time ([`ScratchSlot`]). It also has the
+//! caches of what was found for the last samples that were built there ([`unwind_cache`],
+//! [`method_cache`]).
+
+pub mod method_cache;
+pub mod unwind_cache;
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
@@ -10,20 +15,20 @@ use aya_ebpf::{
 use jvmprof_common::{
     abi::{MAX_FRAME_WORDS, PROBE_SLOTS, SAMPLE_WORDS, SampleHeader},
     address::Avma,
-    jvm::MethodIdentity,
     unwind::{
         Cursor, StackWindow,
         hotspot::{
             EncodedFrame, code_blobs::HEADER_WORDS, compiled::instructions::LoadedCode,
-            continuation::stack_chunk::FrozenWalk,
+            continuation::stack_chunk::FrozenWalk, method_identity::MethodIdentity,
         },
-        verifier::BarrierVar,
     },
     unwind_tables::{PackedRule, ProcessEntry, Region},
+    verifier::BarrierVar,
 };
 
 use crate::globals;
-use crate::walk::{method_cache::MethodCache, unwind_cache::UnwindCache};
+use method_cache::MethodCache;
+use unwind_cache::UnwindCache;
 
 /// The memory of one run of the unwinder.
 #[repr(C)]

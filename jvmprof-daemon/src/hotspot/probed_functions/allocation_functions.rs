@@ -6,6 +6,7 @@ use std::path::Path;
 use memchr::memmem::find_iter;
 use object::elf;
 
+use super::{FunctionsError, file_offset};
 use crate::hotspot::vmstructs::symtab_variables::{find_addresses, symtab};
 use crate::native::byte_source::{ByteSource, RegularFile};
 use crate::native::debug_files::DebugFileLocator;
@@ -13,7 +14,7 @@ use crate::native::elf::ElfFile;
 use crate::native::elf::section_chunks::for_each_chunk;
 use crate::native::open_file::open_regular;
 use crate::sampler::AllocationFunctions;
-use crate::types::{BuildId, FileOffset, Svma};
+use crate::types::Svma;
 
 /// The begin of mangled names of the class's functions.
 const CLASS: &str = "_ZN11AllocTracer";
@@ -28,30 +29,6 @@ const THREAD_END: &str = "_ZN13ThreadService13remove_threadEP10JavaThreadb";
 const WITH_THREAD: [&str; 2] = ["P10JavaThread", "P6Thread"];
 /// Bytes of a mangled name, at most.
 const MAX_NAME: u64 = 256;
-
-/// The reason why a JVM's functions can't be probed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
-pub enum FunctionsError {
-    #[error("finding the functions of its libjvm: the file can't be read")]
-    Unreadable,
-    /// With the build id that a debug file would have.
-    #[error(
-        "finding the functions of its libjvm: it has no symbols, and no debug file with its build id is installed"
-    )]
-    NoSymbols(Option<BuildId>),
-    #[error("finding the functions of its libjvm: those that report allocations pass no thread")]
-    NoThread,
-}
-
-impl FunctionsError {
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::NoSymbols(_) => "no symbols",
-            Self::NoThread => "no thread",
-        }
-    }
-}
 
 /// Finds the functions in a libjvm. Debug files are those of the host, and those that were fetched
 /// to the folder `downloads`: what a container says of a file that others map, too, would put
@@ -136,12 +113,4 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<FunctionAddresses, F
         }
         _ => Err(no_symbols),
     }
-}
-
-/// Returns where code with this stated address is in the file.
-pub(crate) fn file_offset<S: ByteSource>(file: &ElfFile<S>, address: Svma) -> Option<FileOffset> {
-    file.header().segments.iter().find_map(|segment| {
-        let within = address.0.checked_sub(segment.address.0)?;
-        (segment.executable && within < segment.file_size).then(|| FileOffset(segment.offset.0 + within))
-    })
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::hotspot::java_heap::FunctionsError;
+use crate::hotspot::probed_functions::FunctionsError;
 use crate::native::debuginfod::{Debuginfod, FetchState};
 use crate::native::file_identity::FileIdentity;
 use crate::native::file_identity::FileStat;
@@ -17,11 +17,11 @@ use crate::types::BuildId;
 
 /// A file that a JVM needs uprobes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pipeline) struct ProbedFile(FileIdentity);
+pub(super) struct ProbedFile(FileIdentity);
 
 #[cfg(test)]
 impl ProbedFile {
-    pub(in crate::pipeline) const fn for_tests() -> Self {
+    pub(super) const fn for_tests() -> Self {
         Self(FileIdentity { device: 0, inode: 0, modified_ns: 0, size: 0 })
     }
 }
@@ -29,7 +29,7 @@ impl ProbedFile {
 #[cfg(test)]
 impl<F: Clone> ProbedFiles<F> {
     /// Adds [`ProbedFile::for_tests`] as a file of so many users in which uprobes were refused.
-    pub(in crate::pipeline) fn refuse_for_tests(&mut self, users: u32) {
+    pub(super) fn refuse_for_tests(&mut self, users: u32) {
         let (functions, paths) = (ProbedFunctions::none(), Vec::new());
         let probes = FileProbes { functions, paths, users, state: ProbeState::Refused };
         self.files.insert(ProbedFile::for_tests().0, probes);
@@ -38,7 +38,7 @@ impl<F: Clone> ProbedFiles<F> {
 
 /// The reason why a JVM's file has no uprobes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pipeline) enum NoProbes {
+pub(super) enum NoProbes {
     /// Its debug file is being fetched: to be asked for again.
     Pending,
     Impossible(&'static str),
@@ -46,17 +46,17 @@ pub(in crate::pipeline) enum NoProbes {
 
 /// A set of uprobes for one purpose: how a libjvm is searched for the functions that they are at.
 #[derive(Debug)]
-pub(in crate::pipeline) struct ProbeSet<F> {
+pub(super) struct ProbeSet<F> {
     /// As log messages say it.
-    pub(in crate::pipeline) of: &'static str,
+    pub(super) of: &'static str,
     /// The second argument is a folder with debug files that were fetched.
-    pub(in crate::pipeline) find: fn(&Path, Option<&Path>) -> Result<F, FunctionsError>,
-    pub(in crate::pipeline) functions: fn(&F) -> ProbedFunctions,
+    pub(super) find: fn(&Path, Option<&Path>) -> Result<F, FunctionsError>,
+    pub(super) functions: fn(&F) -> ProbedFunctions,
 }
 
 /// `F`: what is known of a file in which the functions were found.
 #[derive(Debug)]
-pub(in crate::pipeline) struct ProbedFiles<F> {
+pub(super) struct ProbedFiles<F> {
     probes: ProbeSet<F>,
     files: HashMap<FileIdentity, FileProbes>,
     /// What was found in files that have been searched.
@@ -85,17 +85,17 @@ enum ProbeState {
 }
 
 /// The reason of a file in which the kernel has refused the uprobe at a function that isn't needed.
-pub(in crate::pipeline) const REFUSED_IN_PART: &str = "one uprobe refused";
+pub(super) const REFUSED_IN_PART: &str = "one uprobe refused";
 
 /// The reason of the JVMs of a file in which the kernel has refused uprobes.
-pub(in crate::pipeline) const REFUSED: &str = "uprobe refused";
+pub(super) const REFUSED: &str = "uprobe refused";
 
 /// Files whose functions are remembered.
 const MAX_FILES: usize = 256;
 
 impl<F: Clone> ProbedFiles<F> {
     /// Has no files. Debug files that the host hasn't come from this server.
-    pub(in crate::pipeline) fn new(probes: ProbeSet<F>, debuginfod: Option<Arc<Debuginfod>>) -> Self {
+    pub(super) fn new(probes: ProbeSet<F>, debuginfod: Option<Arc<Debuginfod>>) -> Self {
         Self {
             probes,
             files: HashMap::new(),
@@ -110,7 +110,7 @@ impl<F: Clone> ProbedFiles<F> {
     ///
     /// # Errors
     /// Returns why they aren't possible.
-    pub(in crate::pipeline) fn request(&mut self, process: &Process) -> Result<(ProbedFile, F), NoProbes> {
+    pub(super) fn request(&mut self, process: &Process) -> Result<(ProbedFile, F), NoProbes> {
         let is_libjvm =
             |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("libjvm.so"));
         let mut mappings = process.mappings.iter();
@@ -143,13 +143,13 @@ impl<F: Clone> ProbedFiles<F> {
     }
 
     /// Returns true once a file has its uprobes.
-    pub(in crate::pipeline) fn is_attached(&self, file: ProbedFile) -> bool {
+    pub(super) fn is_attached(&self, file: ProbedFile) -> bool {
         self.files.get(&file.0).is_some_and(|probes| matches!(probes.state, ProbeState::Attached(_)))
     }
 
     /// Returns true if the kernel has refused a file its uprobes: whoever has asked for them has to
     /// release it.
-    pub(in crate::pipeline) fn is_refused(&self, file: ProbedFile) -> bool {
+    pub(super) fn is_refused(&self, file: ProbedFile) -> bool {
         self.files.get(&file.0).is_some_and(|probes| matches!(probes.state, ProbeState::Refused))
     }
 
@@ -189,7 +189,7 @@ impl<F: Clone> ProbedFiles<F> {
     }
 
     /// Ends a JVM's use of its file.
-    pub(in crate::pipeline) fn release(&mut self, file: ProbedFile) {
+    pub(super) fn release(&mut self, file: ProbedFile) {
         let Some(probes) = self.files.get_mut(&file.0) else { return };
         probes.users = probes.users.saturating_sub(1);
         if probes.users == 0
@@ -202,10 +202,7 @@ impl<F: Clone> ProbedFiles<F> {
 
     /// Attaches the probes of files that are wanted, and detaches those that aren't any more.
     /// Returns the reasons of what was refused in part: see [`Self::is_refused`] for the rest.
-    pub(in crate::pipeline) fn attach_and_detach(
-        &mut self,
-        sampler: &BackgroundSampler,
-    ) -> Vec<&'static str> {
+    pub(super) fn attach_and_detach(&mut self, sampler: &BackgroundSampler) -> Vec<&'static str> {
         for attached in self.released.drain(..) {
             sampler.detach_probes(attached);
         }

@@ -6,9 +6,8 @@
 //! holds until the JVM loads a class ([`Jvm::loaded_classes`]).
 
 use jvmprof_common::{
-    address::Avma,
-    jvm::{Jvm, MethodIdentity, mix},
-    unwind::verifier::BarrierVar,
+    address::Avma, frame::mix, jvm::Jvm, unwind::hotspot::method_identity::MethodIdentity,
+    verifier::BarrierVar,
 };
 
 use crate::user_memory::read_word;

@@ -55,7 +55,7 @@ const UNKNOWN: &str = "";
 
 /// Labels samples with the kinds of their threads, once their frames have names.
 #[derive(Debug, Default)]
-pub(super) struct ThreadKinds {
+pub(in crate::pipeline) struct ThreadKinds {
     /// By the frame's address: the kind's position in [`KINDS`], if the frame is one of its
     /// functions. Of one batch only, which keeps the frames where they are.
     of_frames: HashMap<usize, Option<usize>, FastHasher>,
@@ -65,7 +65,7 @@ pub(super) struct ThreadKinds {
 
 impl ThreadKinds {
     /// Labels the samples of a batch's JVMs.
-    pub(super) fn label(&mut self, batch: &mut Batch) {
+    pub(in crate::pipeline) fn label(&mut self, batch: &mut Batch) {
         self.of_frames.clear();
         self.labels.clear();
         for series in &mut batch.series {

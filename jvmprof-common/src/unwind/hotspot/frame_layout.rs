@@ -1,7 +1,6 @@
 //! The layout of a compiled frame at one pc: where the return address and the caller's rbp are.
 
-use super::instructions::FOUR_BYTES;
-use crate::unwind::verifier::Scalar;
+use crate::verifier::Scalar;
 
 /// Location of the caller's rbp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +18,8 @@ pub enum SavedRbp {
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameLayout(u64);
+
+const LOWER_HALF: u64 = (1 << 32) - 1;
 
 impl FrameLayout {
     /// Nothing is pushed yet, or everything is popped already.
@@ -49,7 +50,7 @@ impl FrameLayout {
 
     #[inline(always)]
     pub const fn saved_rbp(self) -> SavedRbp {
-        let rbp = self.0 & FOUR_BYTES;
+        let rbp = self.0 & LOWER_HALF;
         if rbp == 0 { SavedRbp::InRegister } else { SavedRbp::AtSp(rbp & !1) }
     }
 
@@ -57,7 +58,7 @@ impl FrameLayout {
     #[inline(always)]
     #[must_use]
     pub const fn with_rbp_in_register(self, mask: u64) -> Self {
-        Self(self.0 & !(FOUR_BYTES & mask))
+        Self(self.0 & !(LOWER_HALF & mask))
     }
 
     /// Returns the layout as one word, to lie where other things may lie.
