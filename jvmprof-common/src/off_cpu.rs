@@ -134,7 +134,7 @@ pub struct WaitRecord {
     pub queued_ns: u64,
     /// [`OffCpuSettings::interval`] when it was kept.
     pub interval: u64,
-    /// The thread's state when it was switched away: see [`is_runnable`].
+    /// The thread's state when it was switched away, see [`is_runnable`], and [`LATER_PART`].
     pub state: u64,
     /// The number of the system call, `orig_ax`; negative: it was in none.
     pub system_call: u64,
@@ -145,6 +145,17 @@ pub struct WaitRecord {
     /// The part of the wait in which the thread's control group had used up its CPU quota, ns; 0
     /// where that isn't known.
     pub throttled_ns: u64,
+}
+
+/// Bit of [`WaitRecord::state`] that no thread's state has: a part of the wait was reported before,
+/// so that this one isn't counted as a wait again.
+pub const LATER_PART: u64 = 1 << 32;
+
+impl WaitRecord {
+    /// Returns true if no part of the wait was reported before.
+    pub const fn is_first_part(&self) -> bool {
+        self.state & LATER_PART == 0
+    }
 }
 
 /// A thread that still waits, as it is inspected: the arguments and results of the program

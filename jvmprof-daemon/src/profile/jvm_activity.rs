@@ -107,6 +107,11 @@ impl ThreadKind {
         Self::NAMES.iter().find(|(_, it)| *it == name).map(|(kind, _)| *kind)
     }
 
+    /// Returns its name, which is the value of the label, too.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].1
+    }
+
     /// Returns the names of all kinds in the pages' addresses.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Self::NAMES.iter().map(|(_, name)| *name)

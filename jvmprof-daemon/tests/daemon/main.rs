@@ -6,6 +6,7 @@ mod debug_file_uploads;
 mod debuginfo_server;
 mod delivery;
 mod host_fraction;
+mod idle_threads;
 mod jvm_time;
 mod pauses;
 #[path = "../support/mod.rs"]

@@ -1,6 +1,7 @@
 //! Profiles of contended locks beside what a program knows of its own: whose lock a thread waits
 //! for, of which class that is, who has it, and how long it takes.
 
+mod contentions;
 mod holders;
 mod owners;
 
@@ -83,13 +84,13 @@ const OPTIONS: [(u32, &[&str]); 4] = [
     (25, &["-XX:+UseCompactObjectHeaders"]),
 ];
 
-/// A sample of waits.
+/// A sample of waits, with its number of one type.
 struct Wait<'a> {
     leaf: &'a str,
     blocker: &'a str,
     holder: &'a str,
     holder_method: &'a str,
-    delay_ns: f64,
+    value: f64,
 }
 
 /// The samples with a number of this type whose stacks have a method.
@@ -117,7 +118,7 @@ fn waits_in<'a>(profile: &'a Profile, sample_type: &str, method: &str) -> Vec<Wa
             blocker: label("blocker"),
             holder: label("holder"),
             holder_method: label("holder_method"),
-            delay_ns: sample.value[at] as f64,
+            value: sample.value[at] as f64,
         })
     };
     profile.sample.iter().filter_map(of_sample).collect()
@@ -149,9 +150,9 @@ fn a_locks_class_and_its_holder_are_what_the_program_knows() {
             let profile = profile.expect("pprof");
             for (method, class, holder) in LOCKS {
                 let found = waits_in(&profile, "delay", &format!("Contended.{method}"));
-                let delay: f64 = found.iter().map(|wait| wait.delay_ns).sum();
+                let delay: f64 = found.iter().map(|wait| wait.value).sum();
                 let of = |is: &dyn Fn(&Wait<'_>) -> bool| -> f64 {
-                    found.iter().filter(|wait| is(wait)).map(|wait| wait.delay_ns).sum()
+                    found.iter().filter(|wait| is(wait)).map(|wait| wait.value).sum()
                 };
                 let known = of(&|wait| !wait.holder.is_empty());
                 let right = of(&|wait| !holder.is_empty() && wait.holder == holder);
@@ -179,7 +180,7 @@ fn a_locks_class_and_its_holder_are_what_the_program_knows() {
             let condition = "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject";
             let polls = waits_in(&profile, "off_cpu", "Contended.polls");
             let of_queue = polls.iter().filter(|wait| wait.blocker == condition);
-            let parked: f64 = of_queue.map(|wait| wait.delay_ns).sum();
+            let parked: f64 = of_queue.map(|wait| wait.value).sum();
             assert!(parked > 0.3 * measured["polls"], "{case}: {parked} of {}", measured["polls"]);
             let is_named = |wait: &Wait<'_>| wait.leaf == format!("[wait: park: {condition}]");
             assert!(polls.iter().any(is_named), "{case}");
@@ -214,7 +215,7 @@ fn the_locks_of_a_jvm_with_a_root_of_its_own_are_known() {
     let found = waits_in(&profile, "delay", &format!("Contended.{method}"));
     assert!(found.iter().all(|wait| (wait.leaf, wait.blocker) == (class, class)));
     let delay = |holder: &str| -> f64 {
-        found.iter().filter(|wait| wait.holder == holder).map(|wait| wait.delay_ns).sum()
+        found.iter().filter(|wait| wait.holder == holder).map(|wait| wait.value).sum()
     };
     // The owner of a monitor isn't known at its first contentions.
     let (right, unknown) = (delay("holder of first"), delay(""));

@@ -150,6 +150,54 @@ fn a_recording_says_how_much_of_a_jvm_was_the_collectors_and_the_compilers() {
 }
 
 #[test]
+fn a_recording_of_some_kinds_of_threads_has_these_alone_and_counts_the_others() {
+    for (feature, home) in jdks() {
+        let dir = scratch();
+        let classes = compile_java_for(8, dir.path(), "Busy", BUSY);
+        let java = home.join("bin/java");
+        let program = ["-Xmx512m", "-XX:+UseParallelGC", "-cp", classes.to_str().expect("UTF-8"), "Busy"];
+        let pprof = dir.path().join("x.pb.gz");
+        let options = ["-e", "cpu,offcpu", "--thread-kind", "gc,compiler", "-d", "8s", "-F", "499"];
+        let output = ["-o", pprof.to_str().expect("UTF-8"), "--", java.to_str().expect("UTF-8")];
+        let summary = record_json(&[&options[..], &output, &program].concat());
+        let pprof = decode(&std::fs::read(&pprof).expect("written"), DecodeLimits::default()).expect("pprof");
+        let text = |at: i64| &*pprof.string_table[at as usize];
+        let kind = |sample: &Sample| {
+            let label = sample.label.iter().find(|label| text(label.key) == "thread_kind");
+            label.map_or("", |label| text(label.str))
+        };
+        for sample in &pprof.sample {
+            assert!(["gc", "compiler"].contains(&kind(sample)), "JDK {feature}: {}", kind(sample));
+        }
+        let written = |sample_type: &str| -> i64 {
+            let at = pprof.sample_type.iter().position(|of| text(of.r#type) == sample_type).expect("a type");
+            pprof.sample.iter().map(|sample| sample.value[at]).sum()
+        };
+        assert!(written("off_cpu") > 0, "JDK {feature}: the threads have waited");
+
+        let filter = &summary["thread_kind_filter"];
+        assert_eq!(filter["kinds"], serde_json::json!(["compiler", "gc"]), "JDK {feature}");
+        let number = |value: &serde_json::Value| value.as_u64().unwrap_or_default();
+        let [cpu, waits] = &filter["events"].as_array().expect("an array")[..] else {
+            panic!("JDK {feature}: two events were recorded: {filter}")
+        };
+        assert_eq!((&cpu["event"], &waits["event"]), (&"cpu".into(), &"offcpu".into()));
+        assert_eq!(number(&cpu["stacks"]), written("samples") as u64, "JDK {feature}: {filter}");
+        // What is said of the JVM is of all its threads, and so is the sum of both.
+        let [jvm] = &summary["jvms"].as_array().expect("an array")[..] else {
+            panic!("JDK {feature}: one JVM was recorded: {summary}")
+        };
+        let kinds = &jvm["thread_kinds"];
+        assert_eq!(number(&cpu["stacks"]), number(&kinds["gc"]) + number(&kinds["compiler"]), "{summary}");
+        assert_eq!(number(&cpu["left_out"]["java"]), number(&kinds["java"]), "JDK {feature}: {summary}");
+        assert!(number(&cpu["left_out"]["java"]) > 10 && number(&cpu["stacks"]) > 10, "{filter}");
+        assert!(number(&waits["left_out"]["java"]) > 0, "JDK {feature}: others have waited: {filter}");
+        let is_of_program = |row: &serde_json::Value| row["name"] == "Busy.crunch";
+        assert!(!summary["top"].as_array().expect("a table").iter().any(is_of_program), "{summary}");
+    }
+}
+
+#[test]
 fn threads_are_shown_apart() {
     for (feature, home) in jdks() {
         let dir = scratch();

@@ -254,7 +254,7 @@ fn what_can_not_be_is_said_and_said_early() {
     let dir = scratch();
     let unwritable = dir.path().join("no/such/folder/x.svg");
     let unwritable = unwritable.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 19] = [
+    let cases: [(&[&str], i32, &str); 20] = [
         (&["record", "-d", "abc"], 64, "must be a time, such as 10s"),
         (&["record", "-p", "no-such-program"], 64, "no process is called \"no-such-program\""),
         (&["record", "-p", ""], 64, "must be a pid, a program's name or a JVM's main class"),
@@ -263,6 +263,7 @@ fn what_can_not_be_is_said_and_said_early() {
         (&["record", "--"], 64, "no command behind --"),
         (&["record", "-e", "locks"], 64, "must be cpu (CPU time), alloc"),
         (&["record", "-e", "wall"], 64, "-e wall needs processes"),
+        (&["record", "--thread-kind", "gc,jit"], 64, "values: java, virtual, gc, compiler, vm, native]"),
         (&["record", "--json=/no/folder/x", "--", "true"], 64, "cannot write /no/folder/x"),
         (&["record", "-d", "1s", "-o", "/proc/x.svg"], 64, "cannot write /proc/x.svg: "),
         (&["inspect", "1", "--pc", "zz"], 64, "must be an address such as 0x7f1234abcd"),

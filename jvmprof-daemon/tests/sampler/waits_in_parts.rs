@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::pipeline::allocation::AllocationOptions;
 use jvmprof_daemon::pipeline::labels::LabelOptions;
-use jvmprof_daemon::pipeline::off_cpu::OffCpuOptions;
+use jvmprof_daemon::pipeline::off_cpu::{OffCpuOptions, wait_of};
 use jvmprof_daemon::pipeline::thread_contexts::ThreadContextOptions;
 use jvmprof_daemon::pipeline::{MemoryLimits, Pipeline, PipelineOptions, WindowProfiles};
-use jvmprof_daemon::profile::model::Sample;
 use jvmprof_daemon::sampler::SamplerOptions;
 use jvmprof_daemon::symbolize::NativeOptions;
 
@@ -47,11 +46,12 @@ const CLOCKS_NS: f64 = 1e6;
 const SHORT_NS: f64 = 100e6;
 
 /// A window that has ended: the shortest and the longest time that it may be of, and the waits of
-/// it in each function.
+/// it in each function, with the number of sleeps among them.
 #[derive(Debug)]
 struct Window {
     length_ns: [f64; 2],
     waited_ns: [f64; 2],
+    sleeps: [u64; 2],
 }
 
 fn options(pid: u32) -> PipelineOptions {
@@ -68,18 +68,24 @@ fn options(pid: u32) -> PipelineOptions {
     }
 }
 
-/// Returns the nanoseconds of waits in the function `stuck_first`, and in `stuck_again`.
-fn waited_ns(flushed: WindowProfiles) -> [f64; 2] {
-    let batches: Vec<_> = flushed.into_batches().filter(|it| it.event == EventType::OffCpu).collect();
-    ["stuck_first", "stuck_again"].map(|function| {
-        let samples = batches.iter().flat_map(|batch| &batch.series).flat_map(|series| &series.samples);
-        let is_in = |sample: &&Sample| {
-            let mut lines = sample.frames.iter().flat_map(|frame| &frame.lines);
-            lines.any(|line| &*line.name == function)
-        };
-        let of_function = samples.filter(is_in);
-        of_function.map(|sample| sample.value as f64).sum()
-    })
+impl Window {
+    /// Sums the waits in the function `stuck_first`, and in `stuck_again`.
+    fn new(flushed: WindowProfiles, length_ns: [f64; 2]) -> Self {
+        let batches: Vec<_> = flushed.into_batches().filter(|it| it.event == EventType::OffCpu).collect();
+        let mut window = Self { length_ns, waited_ns: [0.0; 2], sleeps: [0; 2] };
+        for sample in batches.iter().flat_map(|batch| &batch.series).flat_map(|series| &series.samples) {
+            let has = |function: &str| {
+                let mut lines = sample.frames.iter().flat_map(|frame| &frame.lines);
+                lines.any(|line| &*line.name == function)
+            };
+            let Some(at) = ["stuck_first", "stuck_again"].into_iter().position(has) else {
+                continue;
+            };
+            window.waited_ns[at] += sample.value as f64;
+            window.sleeps[at] += if wait_of(sample) == Some("sleep") { sample.count } else { 0 };
+        }
+        window
+    }
 }
 
 #[test]
@@ -107,7 +113,7 @@ fn a_wait_that_spans_windows_is_in_each_of_them_and_nothing_of_it_twice() {
         let flushed = pipeline.flush();
         let after = Instant::now();
         let length_ns = [ns(before.duration_since(last[1])), ns(after.duration_since(last[0]))];
-        windows.push(Window { length_ns, waited_ns: waited_ns(flushed) });
+        windows.push(Window::new(flushed, length_ns));
         last = [before, after];
         // The process is known by now.
         fs::write(&go, "").expect("the folder is writable");
@@ -122,6 +128,8 @@ fn a_wait_that_spans_windows_is_in_each_of_them_and_nothing_of_it_twice() {
         let sum: f64 = parts.iter().map(|window| window.waited_ns[function]).sum();
         println!("{:.5} of {measured} ns in {} windows: {windows:#?}", sum / measured, parts.len());
         assert!((sum / measured - 1.0).abs() < 0.01, "{sum} of {measured} ns: {windows:#?}");
+        let sleeps: u64 = windows.iter().map(|window| window.sleeps[function]).sum();
+        assert_eq!(sleeps, 1, "it is one wait, in however many parts: {windows:#?}");
         for window in &parts {
             let longest = window.length_ns[1] + SHORT_NS + CLOCKS_NS;
             assert!(window.waited_ns[function] < longest, "more than the window: {windows:#?}");

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use anyhow::{Context as _, bail};
+use clap::ArgGroup;
 use serde::{Deserialize, Serialize};
 
 use self::jvm::JvmCost;
@@ -25,6 +26,7 @@ mod perf;
 mod slowdown;
 
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("by_turns").args(["slowdown", "switches"])))]
 pub(crate) struct BenchArgs {
     /// Measure only the loads in JVMs
     #[arg(long)]
@@ -43,8 +45,12 @@ pub(crate) struct BenchArgs {
     /// Measure only how much slower programs of some seconds are while the host is profiled
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "json"])]
     slowdown: bool,
+    /// Measure only what profiles of waits cost threads that wake one another, 100,000 times a
+    /// second on each CPU
+    #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "json"])]
+    switches: bool,
     /// Measure only a collector that daemons of several hosts push to, over TLS with a token
-    #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "json"])]
+    #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "json"])]
     collector: bool,
     /// How long daemons push to the collector
     #[arg(long, default_value_t = 10, requires = "collector", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -56,7 +62,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 10, requires = "collector", value_name = "N")]
     jvms: u32,
     /// Rounds, in each of which a program runs once alone and once beside each profiler
-    #[arg(long, default_value_t = 20, requires = "slowdown", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 20, requires = "by_turns", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
     /// Programs that are slowed down
     #[arg(
@@ -197,6 +203,9 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     if args.slowdown {
         return slowdown::measure(args, &jvmprof, &folder);
     }
+    if args.switches {
+        return slowdown::switches::measure(args, &jvmprof, &folder);
+    }
     if let Some(old) = &args.compare {
         return compare_builds::compare(old, &jvmprof, args.seconds, args.rounds, &folder);
     }
@@ -235,7 +244,7 @@ fn compile(name: &str, folder: &Path) -> anyhow::Result<PathBuf> {
     let program = folder.join(name);
     let source = paths::workspace().join("xtask/bench").join(name).with_extension("c");
     let mut gcc = Command::new("gcc");
-    gcc.args(["-O1", "-g", "-Wall", "-Werror", "-fno-optimize-sibling-calls"]);
+    gcc.args(["-O1", "-g", "-Wall", "-Werror", "-pthread", "-fno-optimize-sibling-calls"]);
     // Both profilers walk frame pointers; without the second flag leaf functions have none, and
     // their callers are lost.
     gcc.args(["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-o"]);

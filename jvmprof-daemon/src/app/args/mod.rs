@@ -27,7 +27,7 @@ pub use diff::DiffArgs;
 pub use doctor::DoctorArgs;
 pub use inspect::InspectArgs;
 pub use ps::PsArgs;
-pub use record::{EventArg, RecordArgs};
+pub use record::{EventArg, RecordArgs, ThreadKindArg};
 pub(super) use sampling::parse_url;
 pub use sampling::{AllocationArgs, ClassArg, CpuSamplingArgs, NativeSymbolArgs, OffCpuArgs, SamplingArgs};
 pub use top::TopArgs;

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::sampling::SamplingArgs;
 use super::values::{DAY, ProcessArg, duration};
+use crate::profile::jvm_activity::ThreadKind;
 
 /// An event that can be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -33,6 +34,36 @@ fn parse_event(text: &str) -> Result<EventArg, String> {
     })
 }
 
+/// A kind of threads of JVMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum ThreadKindArg {
+    /// Threads of Java code
+    Java,
+    /// Virtual threads that are mounted
+    Virtual,
+    /// The collector's threads
+    Gc,
+    /// The JIT compilers' threads
+    Compiler,
+    /// Other threads of HotSpot's own
+    Vm,
+    /// Threads of native code
+    Native,
+}
+
+impl ThreadKindArg {
+    pub(in crate::app) const fn kind(self) -> ThreadKind {
+        match self {
+            Self::Java => ThreadKind::Java,
+            Self::Virtual => ThreadKind::Virtual,
+            Self::Gc => ThreadKind::Gc,
+            Self::Compiler => ThreadKind::Compiler,
+            Self::Vm => ThreadKind::Vm,
+            Self::Native => ThreadKind::Native,
+        }
+    }
+}
+
 /// The destination of `--json` where it names no file.
 const STDOUT: &str = "-";
 
@@ -46,6 +77,7 @@ Examples:
   jvmprof record -e offcpu -p 4711 -d 30s -o x.svg       what its threads wait for
   jvmprof record -e wall -p 4711 -d 30s -o x.html        where all time of its threads goes
   jvmprof record --threads -p 4711 -d 30s -o x.html      each thread by itself
+  jvmprof record --thread-kind gc,compiler -d 30s        what the JVMs' own threads do
   jvmprof record -d 10s -o host.svg                      the whole host
   jvmprof record -o build.folded -- make -j8             a command, from its first instruction
 
@@ -99,6 +131,12 @@ pub struct RecordArgs {
     /// labels `thread_name` and `thread_id` in pprof, and a line in the summary
     #[arg(long)]
     pub threads: bool,
+
+    /// Record only threads of JVMs that are of this kind (repeatable, or several: `gc,compiler`):
+    /// what is written and summarised has no others, and the summary says how many stacks that
+    /// leaves out
+    #[arg(long = "thread-kind", value_name = "KIND", value_delimiter = ',')]
+    pub thread_kinds: Vec<ThreadKindArg>,
 
     /// Print the summary as one JSON object on stdout, or write it to a file, apart from what
     /// COMMAND prints

@@ -7,6 +7,7 @@ mod recorded_events;
 mod recording_title;
 mod summary;
 mod target_end;
+mod thread_kind_filter;
 pub(super) mod top;
 mod virtual_threads;
 mod wall_clock;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::args::RecordArgs;
+use super::args::{RecordArgs, ThreadKindArg};
 use super::errors::{CommandError, UsageError, check_can_profile, with_causes};
 use super::jvms::process_arguments::pids_of;
 use super::native_options;
@@ -40,6 +41,7 @@ use summary::jvm_time::JvmTime;
 use summary::pauses::{JvmPauseSummary, jvm_names};
 use summary::threads::{THREAD_LABELS, ThreadShare, with_thread_frames};
 use target_end::{end_command, have_ended};
+use thread_kind_filter::ThreadKindFilter;
 use virtual_threads::VirtualThreadCounts;
 use wall_clock::ThreadClocks;
 
@@ -121,7 +123,8 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let wall_clock =
         events.has(EventType::Wall).then(|| ThreadClocks::begin(&pids, pipeline.total_wait_times()));
     let waits_are_sampled = events.sampled.contains(&EventType::OffCpu);
-    let mut virtual_threads = waits_are_sampled.then(VirtualThreadCounts::begin);
+    let has_virtual = args.thread_kinds.is_empty() || args.thread_kinds.contains(&ThreadKindArg::Virtual);
+    let mut virtual_threads = (waits_are_sampled && has_virtual).then(VirtualThreadCounts::begin);
     let (ended, startup_cpu) = sample_until_end(
         &args,
         &events,
@@ -154,22 +157,27 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let stops = pipeline.take_stops();
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
-    let batches = events.batches(flushed, spans.as_ref());
+    let mut batches = events.batches(flushed, spans.as_ref());
+    // What is said of whole JVMs is of all their threads.
+    let pauses = pauses.map(|pauses| JvmPauseSummary::of_jvms(&pauses, &batches, began_ns));
+    let names = jvm_names(&batches);
+    let title = recording_title(&args.command, &targets, &batches);
+    let mut jvms = JvmTime::of_batches(&batches);
+    JvmTime::add_stops(&mut jvms, &stops, &names);
+    let filter = ThreadKindFilter::apply(&args.thread_kinds, &mut batches);
     let shown = ShownBatches::new(&batches, args.java);
     let by_thread = args.threads.then(|| shown.batches.iter().map(with_thread_frames).collect::<Vec<_>>());
     let drawn = by_thread.as_ref().unwrap_or(&shown.batches);
     let groups = if args.threads { StackGroups::Threads } else { StackGroups::Programs };
-    let pauses = pauses.map(|pauses| JvmPauseSummary::of_jvms(&pauses, &batches, began_ns));
-    let names = jvm_names(&batches);
     let mut lanes = pauses.as_deref().map(JvmPauseSummary::lanes).unwrap_or_default();
     lanes.extend(JvmTime::stop_lanes(&stops, &names));
-    let title = recording_title(&args.command, &targets, &batches);
     let (written, mut failed) =
         write_outputs(outputs, |output| output.write(&batches, drawn, &lanes, groups, &title));
-    let mut summary = RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu);
+    let mut summary =
+        RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu, filter);
+    summary.jvms = jvms;
     summary.virtual_threads = virtual_threads;
     summary.pauses = pauses;
-    JvmTime::add_stops(&mut summary.jvms, &stops, &names);
     summary.threads = args.threads.then(|| ThreadShare::of_batch(&batches[0]));
     let text = serde_json::to_string(&summary)? + "\n";
     if let Some(json) = json
@@ -206,8 +214,8 @@ async fn sample_until_end(
     mut child: Option<&mut Child>,
     mut virtual_threads: Option<&mut VirtualThreadCounts>,
 ) -> (EndReason, Option<Duration>) {
-    // Not among what the command itself prints.
-    let shows_methods = args.command.is_empty() && events.has(EventType::Cpu);
+    // Not among what the command itself prints. Threads' kinds are known at the end only.
+    let shows_methods = args.command.is_empty() && events.has(EventType::Cpu) && args.thread_kinds.is_empty();
     let mut progress = RecordingProgress::new(args.duration, shows_methods);
     let began = Instant::now();
     let mut next_target_check = began;

@@ -252,7 +252,7 @@ impl OffCpuProfiler {
         stack: NamedStack,
     ) -> WeighedWait {
         self.wait_interval.count();
-        let weighed = WaitWeight::new(record.waited_ns.max(1), record.interval);
+        let weighed = WaitWeight::of(record);
         let ((own, part), runnable) = parts(record, self.options.least_ns);
         let runnable = runnable.map(|(evidence, part)| {
             // The wait is counted once.

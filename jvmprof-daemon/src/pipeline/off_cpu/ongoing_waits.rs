@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jvmprof_common::abi::{MAX_TAIL_WORDS, RED_ZONE_WORDS};
-use jvmprof_common::off_cpu::{FollowedThread, ReportedPart, WaitRecord, WaitingThread};
+use jvmprof_common::off_cpu::{FollowedThread, LATER_PART, ReportedPart, WaitRecord, WaitingThread};
 use nix::time::{ClockId, clock_gettime};
 
 use super::blockers::Blockers;
@@ -76,6 +76,8 @@ struct OngoingPart {
     /// The mean distance of the parts that are kept, in nanoseconds of waiting.
     interval: u64,
     until_ns: u64,
+    /// No part of the wait was reported before.
+    is_first: bool,
 }
 
 impl OngoingWaits {
@@ -114,6 +116,7 @@ impl OngoingWaits {
             part_ns: part(tid, thread),
             interval,
             until_ns: now_ns,
+            is_first: !self.reported.contains_key(tid),
         };
         let parts: Vec<OngoingPart> = waiting.iter().map(part).collect();
         let (chosen, others): (Vec<_>, Vec<_>) =
@@ -220,7 +223,7 @@ fn take_sample(
         waited_ns: part.part_ns,
         queued_ns: 0,
         interval: part.interval,
-        state: u64::from(waiting.state),
+        state: u64::from(waiting.state) | if part.is_first { 0 } else { LATER_PART },
         system_call: kind.map_or(system_call, call_on_descriptor),
         blocker,
         monitor_owner,

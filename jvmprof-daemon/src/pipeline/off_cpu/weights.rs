@@ -1,30 +1,36 @@
 //! Weights of kept waits: each counts as much more as it is less probable that one of its length is
 //! kept.
 
+use jvmprof_common::off_cpu::WaitRecord;
+
 use crate::profile::aggregate::SampleWeight;
 
-/// Counts are kept in parts of one, so that rounding makes no difference.
-const COUNT_PARTS: f64 = 1024.0;
+/// Counts are kept in parts of one, so that only their sum is rounded.
+const COUNT_PARTS: u64 = 1024;
 
 /// The weight of a kept wait, or of a kept part of one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WaitWeight(f64);
+pub(super) struct WaitWeight {
+    /// One by the probability that it was kept.
+    factor: f64,
+    /// A wait that is reported in parts is counted by the first one alone.
+    is_first_part: bool,
+}
 
 impl WaitWeight {
-    /// `waited_ns`: the time that decided by chance whether it is kept. `interval`: the mean
-    /// distance of points then.
-    pub(super) fn new(waited_ns: u64, interval: u64) -> Self {
-        Self(1.0 / probability(waited_ns, interval))
+    pub(super) fn of(record: &WaitRecord) -> Self {
+        let factor = 1.0 / probability(record.waited_ns.max(1), record.interval);
+        Self { factor, is_first_part: record.is_first_part() }
     }
 
     /// Returns the number of waits, in [`COUNT_PARTS`].
     pub(super) fn count(self) -> u64 {
-        (self.0 * COUNT_PARTS) as u64
+        if self.is_first_part { (self.factor * COUNT_PARTS as f64).round() as u64 } else { 0 }
     }
 
     /// Returns the time that a part of its time stands for, ns.
     pub(super) fn value(self, part_ns: u64) -> u64 {
-        (part_ns as f64 * self.0) as u64
+        (part_ns as f64 * self.factor) as u64
     }
 }
 
@@ -34,14 +40,18 @@ pub(super) fn probability(waited_ns: u64, interval: u64) -> f64 {
     -f64::exp_m1(-(waited_ns as f64) / interval.max(1) as f64)
 }
 
-/// Returns the count and value that waits stand for.
-pub(in crate::pipeline) fn estimate(weight: SampleWeight) -> (u64, u64) {
-    ((weight.count as f64 / COUNT_PARTS).round() as u64, weight.value)
+/// Returns the count and value that waits of one stack stand for. The count is rounded by chance,
+/// which `random` decides: a stack with one wait that counts 1.3 has two as often as makes 1.3 on
+/// the mean. By the nearest number it would have one in each window, and their sum be too low.
+pub(in crate::pipeline) fn estimate(weight: SampleWeight, random: u32) -> (u64, u64) {
+    let less_than_one = u64::from(random) % COUNT_PARTS;
+    (weight.count.saturating_add(less_than_one) / COUNT_PARTS, weight.value)
 }
 
 #[cfg(test)]
 mod tests {
     use jvmprof_common::allocation::exponential_distance;
+    use jvmprof_common::off_cpu::LATER_PART;
 
     use super::*;
 
@@ -65,6 +75,18 @@ mod tests {
         }
     }
 
+    /// Returns a wait, or a part of one.
+    fn wait(waited_ns: u64, interval: u64, is_first_part: bool) -> WaitRecord {
+        let state = if is_first_part { 0 } else { LATER_PART };
+        WaitRecord { waited_ns, interval, state, ..WaitRecord::default() }
+    }
+
+    /// Returns the variance of what such a wait counts, kept or not.
+    fn odds(wait: &WaitRecord) -> f64 {
+        let probability = probability(wait.waited_ns, wait.interval);
+        (1.0 - probability) / probability
+    }
+
     /// Waits of similar lengths: what they are, and what those stand for that are kept.
     #[derive(Clone, Copy, Debug, Default)]
     struct Sums {
@@ -78,15 +100,17 @@ mod tests {
     }
 
     impl Sums {
-        fn add(&mut self, waited_ns: u64, interval: u64, is_kept: bool) {
-            let probability = probability(waited_ns, interval);
-            let odds = (1.0 - probability) / probability;
-            self.count += 1;
+        fn add(&mut self, part: &WaitRecord, is_kept: bool) {
+            let waited_ns = part.waited_ns;
+            let odds = odds(part);
+            if part.is_first_part() {
+                self.count += 1;
+                self.count_variance += odds;
+            }
             self.value += waited_ns;
-            self.count_variance += odds;
             self.value_variance += (waited_ns as f64).powi(2) * odds;
             if is_kept {
-                let weight = WaitWeight::new(waited_ns, interval);
+                let weight = WaitWeight::of(part);
                 self.kept_count += weight.count();
                 self.kept_value += weight.value(waited_ns);
             }
@@ -94,7 +118,7 @@ mod tests {
 
         fn check(&self) {
             let (count, value) = (self.kept_count, self.kept_value);
-            let (count, value) = estimate(SampleWeight { stratum: 0, events: 0, count, value });
+            let (count, value) = estimate(SampleWeight { stratum: 0, events: 0, count, value }, 0);
             let deviation =
                 |estimate: u64, truth: u64, variance: f64| (estimate as f64 - truth as f64) / variance.sqrt();
             let of_count = deviation(count, self.count, self.count_variance);
@@ -115,9 +139,10 @@ mod tests {
         const LEAST_PART: u64 = 100 * MILLISECOND;
         let mut random = Random(2);
         let mut sums = [Sums::default(); 3];
-        let mut add = |waited_ns: u64, interval: u64, is_kept: bool| {
-            let class = [10 * MILLISECOND, 100 * MILLISECOND].iter().filter(|it| waited_ns >= **it).count();
-            sums[class].add(waited_ns, interval, is_kept);
+        let mut add = |part: &WaitRecord, is_kept: bool| {
+            let class =
+                [10 * MILLISECOND, 100 * MILLISECOND].iter().filter(|it| part.waited_ns >= **it).count();
+            sums[class].add(part, is_kept);
         };
         for number in 0..1_000_000_u64 {
             let interval = (10 * MILLISECOND) << (number / 1000 % 4);
@@ -132,15 +157,49 @@ mod tests {
                 for end in ends.filter(|end| *end >= LEAST_PART) {
                     // Where many threads wait, the distance of parts is longer.
                     let (part, interval) = (end - reported, interval * (1 + number % 3));
-                    add(part, interval, random.fraction() < probability(part, interval));
+                    let is_kept = random.fraction() < probability(part, interval);
+                    add(&wait(part, interval, reported == 0), is_kept);
                     reported = end;
                 }
             }
             // As the kernel program decides.
             let rest = waited_ns - reported;
             let is_kept = exponential_distance((random.bits() >> 32) as u32, interval) <= rest;
-            add(rest, interval, is_kept);
+            add(&wait(rest, interval, reported == 0), is_kept);
         }
         sums.iter().for_each(Sums::check);
+    }
+
+    /// A hundred thousand windows, each with one wait of this length.
+    #[test]
+    fn the_number_of_waits_is_unbiased_where_a_stack_has_one_of_them() {
+        const INTERVAL: u64 = 10 * MILLISECOND;
+        const WINDOWS: u64 = 100_000;
+        let mut random = Random(3);
+        for waited_ns in [MILLISECOND, 8 * MILLISECOND, 15 * MILLISECOND, 40 * MILLISECOND, SECOND] {
+            let wait = wait(waited_ns, INTERVAL, true);
+            let count = WaitWeight::of(&wait).count();
+            let mut estimated = 0;
+            for _ in 0..WINDOWS {
+                let is_kept = exponential_distance((random.bits() >> 32) as u32, INTERVAL) <= waited_ns;
+                let weight = SampleWeight { stratum: 0, events: 1, count, value: 0 };
+                let (count, _) = estimate(weight, (random.bits() >> 32) as u32);
+                estimated += if is_kept { count } else { 0 };
+            }
+            // What rounding adds is a quarter at most, of those that are kept.
+            let deviation = ((odds(&wait) + 0.25) * WINDOWS as f64).sqrt();
+            let error = estimated as f64 - WINDOWS as f64;
+            assert!(error.abs() < 4.0 * deviation, "{waited_ns} ns: {error}, {deviation}");
+            // A tenth of them would be seen.
+            assert!(deviation < 0.01 * WINDOWS as f64, "{deviation}");
+        }
+    }
+
+    #[test]
+    fn a_wait_that_is_reported_in_parts_counts_once() {
+        let count = |is_first| WaitWeight::of(&wait(SECOND, MILLISECOND, is_first)).count();
+        assert_eq!([count(true), count(false)], [COUNT_PARTS, 0]);
+        let later = WaitWeight::of(&wait(SECOND, MILLISECOND, false));
+        assert_eq!(later.value(SECOND), SECOND, "its time is all there");
     }
 }

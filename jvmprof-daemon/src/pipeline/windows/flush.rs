@@ -55,7 +55,7 @@ impl Pipeline {
             |label_key, samples| targets.finalize_labels(label_key, samples, state.release),
             |event, label_key, weight| match (event, &mut allocation) {
                 (EventType::Allocation, Some(allocation)) => allocation.estimate(label_key.process, weight),
-                (EventType::OffCpu | EventType::LockHolder, _) => off_cpu::estimate(weight),
+                (EventType::OffCpu | EventType::LockHolder, _) => off_cpu::estimate(weight, rand::random()),
                 _ => (weight.count, weight.value),
             },
         );

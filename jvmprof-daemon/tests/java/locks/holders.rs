@@ -87,7 +87,7 @@ fn check_holders_stacks(feature: u32, profile: &Profile) {
     let sum = |sample_type: &str, is_counted: &dyn Fn(&Wait<'_>) -> bool| -> f64 {
         let waits = waits_in(profile, sample_type, "java.lang.Thread.run");
         let counted = waits.iter().filter(is_of_holder).filter(|wait| is_counted(wait));
-        counted.map(|wait| wait.delay_ns).sum()
+        counted.map(|wait| wait.value).sum()
     };
     let all = sum("caused_delay", &|_| true);
     let known_ns = sum("delay", &|wait| !wait.holder_method.is_empty());
@@ -95,7 +95,7 @@ fn check_holders_stacks(feature: u32, profile: &Profile) {
         let class = format!("Held${}", wants.trim_start_matches("wants"));
         let stacks = waits_in(profile, "caused_delay", method);
         let is_right = |stack: &&Wait<'_>| stack.leaf == class && stack.holder == *holder;
-        let right: f64 = stacks.iter().filter(is_right).map(|stack| stack.delay_ns).sum();
+        let right: f64 = stacks.iter().filter(is_right).map(|stack| stack.value).sum();
         assert!(right > 0.0, "JDK {feature}: {holder} in {method} has made nobody wait");
         right
     };
@@ -124,15 +124,15 @@ fn a_holders_method_is_where_the_program_has_the_lock() {
         for (method, holder, expected, least) in HOLDERS {
             let waits = waits_in(&profile, "delay", &format!("Held.{method}"));
             let of_holder = || waits.iter().filter(|wait| wait.holder == holder);
-            let delay: f64 = of_holder().map(|wait| wait.delay_ns).sum();
+            let delay: f64 = of_holder().map(|wait| wait.value).sum();
             let known = of_holder().filter(|wait| !wait.holder_method.is_empty());
             let (mut known_ns, mut right_ns) = (0.0, 0.0);
             for wait in known {
-                known_ns += wait.delay_ns;
+                known_ns += wait.value;
                 // Its line isn't always known.
                 let name = wait.holder_method.rsplit_once(':').map_or(wait.holder_method, |(name, _)| name);
                 match name == expected {
-                    true => right_ns += wait.delay_ns,
+                    true => right_ns += wait.value,
                     false => println!("JDK {feature} {method} {holder}: in {}", wait.holder_method),
                 }
             }

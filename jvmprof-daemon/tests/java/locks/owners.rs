@@ -63,7 +63,7 @@ fn record(classes: &Path, home: &Path, program: &str) -> Profile {
 }
 
 fn sum<'a, 'b: 'a>(waits: impl IntoIterator<Item = &'a Wait<'b>>) -> f64 {
-    waits.into_iter().map(|wait| wait.delay_ns).sum()
+    waits.into_iter().map(|wait| wait.value).sum()
 }
 
 /// The name of a method without its line, which isn't always known.
@@ -82,20 +82,20 @@ fn a_thread_of_a_pool_is_told_from_the_others_by_its_whole_name_and_its_method()
             let waits = waits_in(&profile, "delay", wanted);
             delay += sum(&waits);
             for wait in waits.iter().filter(|wait| !wait.holder.is_empty()) {
-                known += wait.delay_ns;
+                known += wait.value;
                 // Nobody waits for himself.
                 let holder = EXECUTORS.iter().find(|(name, _)| *name == wait.holder && *name != waiter);
                 let Some((_, method)) = holder else {
                     println!("JDK {feature}: {waiter} waits for {}", wait.holder);
                     continue;
                 };
-                named += wait.delay_ns;
+                named += wait.value;
                 if wait.holder_method.is_empty() {
                     continue;
                 }
-                located += wait.delay_ns;
+                located += wait.value;
                 match method_of(wait) == *method {
-                    true => right += wait.delay_ns,
+                    true => right += wait.value,
                     false => println!("JDK {feature}: {} in {}", wait.holder, wait.holder_method),
                 }
             }

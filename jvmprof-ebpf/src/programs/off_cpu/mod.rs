@@ -24,8 +24,8 @@ use jvmprof_common::{
     allocation::exponential_distance,
     blocker::Blocker,
     off_cpu::{
-        CpuSwitches, FollowedThread, OffCpuSettings, PREEMPTED, ReportedPart, TASK_DEAD, WAIT_WORDS,
-        WaitRecord, WaitTotals, is_runnable,
+        CpuSwitches, FollowedThread, LATER_PART, OffCpuSettings, PREEMPTED, ReportedPart, TASK_DEAD,
+        WAIT_WORDS, WaitRecord, WaitTotals, is_runnable,
     },
 };
 
@@ -65,6 +65,8 @@ struct KeptWait {
     state: u32,
     waited_ns: u64,
     interval: u64,
+    /// [`LATER_PART`] if a part of the wait was reported before, else 0.
+    later_part: u64,
     run_delay: u64,
     /// [`FollowedThread::start_ns`].
     start_ns: u64,
@@ -237,6 +239,7 @@ fn end_wait(thread: &mut FollowedThread, totals: &mut WaitTotals, task: TypedTas
         state: thread.state,
         waited_ns: waited,
         interval: settings.interval,
+        later_part: if began == since { 0 } else { LATER_PART },
         run_delay: thread.run_delay,
         start_ns: thread.start_ns,
         all_waited_ns: thread.waited_ns,
@@ -347,7 +350,7 @@ fn push_record(scratch: &mut Scratch, task: Task, wait: &KeptWait, system_call: 
         waited_ns: wait.waited_ns,
         queued_ns: task.run_delay().wrapping_sub(wait.run_delay),
         interval: wait.interval,
-        state: u64::from(wait.state),
+        state: u64::from(wait.state) | wait.later_part,
         system_call,
         blocker,
         monitor_owner: wait.monitor_owner,

@@ -17,11 +17,13 @@ use nix::sys::time::TimeVal;
 use self::profiler::Profiler;
 use self::statistics::Summary;
 use self::workload::PreparedWorkload;
-use super::{BenchArgs, jvm};
+use super::{BenchArgs, LoadProcess, jvm};
 use crate::run::command_line;
 
 mod profiler;
+mod program_runs;
 mod statistics;
+pub(super) mod switches;
 mod workload;
 
 pub(super) use self::workload::Workload;
@@ -97,23 +99,34 @@ fn run_round(
 }
 
 fn run_once(workload: &PreparedWorkload, profiler: &Profiler) -> anyhow::Result<RunTimes> {
+    let ((wall, cpu), profiler) = beside(profiler, |_| {
+        let before = cpu_of_children()?;
+        let mut command = workload.command(profiler.jvm_argument())?;
+        let began = Instant::now();
+        let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+        let status = status.with_context(|| format!("running `{}`", command_line(&command)))?;
+        ensure!(status.success(), "`{}` ended with {status}", command_line(&command));
+        Ok((began.elapsed(), cpu_of_children()? - before))
+    })?;
+    Ok(RunTimes { wall, cpu, profiler })
+}
+
+/// Starts a profiler, rests, and calls `run` with the id of the profiler's process, if it has one.
+/// Returns what `run` does, and the CPU time of the profiler meanwhile.
+fn beside<T>(
+    profiler: &Profiler,
+    run: impl FnOnce(Option<u32>) -> anyhow::Result<T>,
+) -> anyhow::Result<(T, Duration)> {
     let running = profiler.start()?;
     thread::sleep(REST);
-    let profiler_before = running.as_ref().map(|it| cpu_of(it.pid())).transpose()?;
-    let before = cpu_of_children()?;
-    let mut command = workload.command(profiler.jvm_argument())?;
-    let began = Instant::now();
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
-    let status = status.with_context(|| format!("running `{}`", command_line(&command)))?;
-    ensure!(status.success(), "`{}` ended with {status}", command_line(&command));
-    let (wall, cpu) = (began.elapsed(), cpu_of_children()? - before);
-    let profiler_after = running.as_ref().map(|it| cpu_of(it.pid())).transpose();
-    let profiler_after = profiler_after.with_context(|| format!("{profiler} has ended: run it by hand"))?;
-    let profiler_cpu =
-        profiler_after.zip(profiler_before).map_or(Duration::ZERO, |(after, before)| after - before);
+    let before = running.as_ref().map(|it| cpu_of(it.pid())).transpose()?;
+    let result = run(running.as_ref().map(LoadProcess::pid))?;
+    let after = running.as_ref().map(|it| cpu_of(it.pid())).transpose();
+    let after = after.with_context(|| format!("{profiler} has ended: run it by hand"))?;
+    let cpu = after.zip(before).map_or(Duration::ZERO, |(after, before)| after - before);
     drop(running);
     profiler.clean_up()?;
-    Ok(RunTimes { wall, cpu, profiler: profiler_cpu })
+    Ok((result, cpu))
 }
 
 fn print(

@@ -20,6 +20,8 @@ pub(super) enum Profiler {
     Jvmprof {
         program: PathBuf,
         frequency: u32,
+        /// Waits off the CPU are profiled, too.
+        waits: bool,
         store: PathBuf,
     },
     /// Another profiler of the whole host: a program with its arguments.
@@ -41,6 +43,7 @@ pub(super) fn all(args: &BenchArgs, jvmprof: &Path, folder: &Path, frequencies: 
     all.extend(frequencies.iter().map(|frequency| Profiler::Jvmprof {
         program: jvmprof.into(),
         frequency: *frequency,
+        waits: false,
         store: store.clone(),
     }));
     all.extend(args.peers.iter().map(|command| Profiler::Peer { command: command.clone() }));
@@ -53,6 +56,18 @@ pub(super) fn all(args: &BenchArgs, jvmprof: &Path, folder: &Path, frequencies: 
     all
 }
 
+/// Returns this project's daemon at its own frequency, without and with waits, behind
+/// [`Profiler::None`].
+pub(super) fn of_waits(jvmprof: &Path, folder: &Path) -> Vec<Profiler> {
+    let daemon = |waits| Profiler::Jvmprof {
+        program: jvmprof.into(),
+        frequency: super::FREQUENCIES[0],
+        waits,
+        store: folder.join("switches-store"),
+    };
+    vec![Profiler::None, daemon(false), daemon(true)]
+}
+
 impl Profiler {
     /// Starts it, unless it is part of the program.
     ///
@@ -61,9 +76,10 @@ impl Profiler {
     pub(super) fn start(&self) -> anyhow::Result<Option<LoadProcess>> {
         let mut command = match self {
             Self::None | Self::Agent { .. } => return Ok(None),
-            Self::Jvmprof { program, frequency, store } => {
+            Self::Jvmprof { program, frequency, waits, store } => {
                 let mut command = Command::new(program);
                 command.args(["daemon", "-F", &frequency.to_string(), "--local-store-directory"]).arg(store);
+                command.args(waits.then_some("--offcpu-enabled"));
                 command
             }
             Self::Peer { command } => {
@@ -107,7 +123,9 @@ impl fmt::Display for Profiler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("alone"),
-            Self::Jvmprof { frequency, .. } => write!(f, "jvmprof, {frequency} Hz"),
+            Self::Jvmprof { frequency, waits, .. } => {
+                write!(f, "jvmprof, {frequency} Hz{}", if *waits { ", waits" } else { "" })
+            }
             Self::Peer { command } => {
                 let program = command.split_whitespace().next().unwrap_or_default();
                 f.write_str(program.rsplit('/').next().unwrap_or_default())

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::pauses::{TotalsSummary, milliseconds};
+use crate::event_type::EventType;
 use crate::own_process::stderr_line;
 use crate::pipeline::jvm_totals::{JvmName, jvm_name};
 use crate::pipeline::pauses::JvmStops;
@@ -48,6 +49,12 @@ impl StopSummary {
 }
 
 impl JvmTime {
+    /// Returns the JVMs of the profile of CPU time, if it is one of these.
+    pub(in crate::app::record) fn of_batches(batches: &[Batch]) -> Vec<Self> {
+        let cpu = batches.iter().find(|batch| batch.event == EventType::Cpu);
+        cpu.map(Self::of_batch).unwrap_or_default()
+    }
+
     /// Returns the JVMs of a profile of CPU time, the one with the most samples first.
     pub(in crate::app::record) fn of_batch(batch: &Batch) -> Vec<Self> {
         let mut jvms: BTreeMap<String, Self> = BTreeMap::new();

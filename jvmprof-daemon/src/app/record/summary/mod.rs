@@ -25,6 +25,7 @@ use self::pauses::JvmPauseSummary;
 use self::threads::ThreadShare;
 use self::waits::WaitSummary;
 use self::wall::WallSummary;
+use super::thread_kind_filter::ThreadKindFilter;
 use super::virtual_threads::VirtualThreadSummary;
 use crate::event_type::EventType;
 use crate::own_process::{SelfUsage, one_line, stderr_line};
@@ -41,6 +42,11 @@ pub(super) struct RecordingSummary {
     losses: BTreeMap<String, u64>,
     kernel: KernelSummary,
     daemon: DaemonSummary,
+    /// The samples of CPU time that the tables of functions are made of.
+    #[serde(skip)]
+    cpu_samples: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread_kind_filter: Option<ThreadKindFilter>,
     #[serde(skip_serializing_if = "Option::is_none")]
     java_frames: Option<JavaAttribution>,
     top: Vec<TopRow>,
@@ -106,10 +112,13 @@ impl RecordingSummary {
         pipeline: &Pipeline,
         outputs: Vec<PathBuf>,
         startup_cpu: Option<Duration>,
+        thread_kind_filter: Option<ThreadKindFilter>,
     ) -> Self {
         let usage = SelfUsage::now();
         let of_event = |event| batches.iter().find(|batch| batch.event == event);
         let allocated = of_event(EventType::Allocation);
+        // They are those of all threads together.
+        let class_errors = pipeline.class_errors().filter(|_| thread_kind_filter.is_none());
         let cpu = shown.batches.iter().find(|batch| batch.event == EventType::Cpu);
         let batch = &batches[0];
         // To the microsecond: a float of seconds would have digits that nobody measured.
@@ -127,15 +136,17 @@ impl RecordingSummary {
                 startup_cpu_ms: startup_cpu.map(milliseconds),
                 peak_rss_bytes: usage.peak_rss_bytes,
             },
+            cpu_samples: cpu.map_or(0, Batch::samples),
+            thread_kind_filter,
             java_frames: shown.java.filter(|_| cpu.is_some()),
             top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
-            allocation: allocated.map(|batch| AllocationSummary::new(batch, counts, pipeline.class_errors())),
+            allocation: allocated.map(|batch| AllocationSummary::new(batch, counts, class_errors)),
             off_cpu: of_event(EventType::OffCpu).map(|batch| WaitSummary::new(batch, &counts.off_cpu)),
             lock: of_event(EventType::Lock)
                 .map(|batch| LockSummary::new(batch, of_event(EventType::LockHolder))),
             wall: of_event(EventType::Wall).map(WallSummary::new),
             virtual_threads: Vec::new(),
-            jvms: of_event(EventType::Cpu).map(JvmTime::of_batch).unwrap_or_default(),
+            jvms: Vec::new(),
             threads: None,
             pauses: None,
             outputs,
@@ -146,14 +157,14 @@ impl RecordingSummary {
     }
 
     pub(super) fn print(&self) {
-        let percent =
-            |part: u64| if self.samples == 0 { 0.0 } else { part as f64 * 100.0 / self.samples as f64 };
+        let percent_of = |all: u64, part: u64| if all == 0 { 0.0 } else { part as f64 * 100.0 / all as f64 };
+        let percent = |part: u64| percent_of(self.cpu_samples, part);
         stderr_line!(
             "{} samples in {:.1} s by {}, {:.2} % of their stacks whole",
             self.samples,
             self.duration_ms as f64 / 1e3,
             self.clock,
-            percent(self.complete)
+            percent_of(self.samples, self.complete)
         );
         if self.samples == 0 {
             stderr_line!("nothing ran: an idle process or host has no samples");
@@ -161,10 +172,13 @@ impl RecordingSummary {
         for (reason, count) in &self.losses {
             stderr_line!("  {count:>8}  {reason}");
         }
+        if let Some(filter) = &self.thread_kind_filter {
+            filter.print();
+        }
         JvmTime::print(&self.jvms);
         ThreadShare::print(self.threads.as_deref().unwrap_or_default());
         JvmPauseSummary::print(self.pauses.as_deref().unwrap_or_default());
-        if let Some(frames) = self.java_frames.filter(|_| self.samples > 0) {
+        if let Some(frames) = self.java_frames.filter(|_| self.cpu_samples > 0) {
             frames.print(percent);
         }
         if !self.top.is_empty() {
