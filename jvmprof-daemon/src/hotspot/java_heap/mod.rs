@@ -12,4 +12,4 @@ pub use allocation_functions::{FunctionsError, find_allocation_functions};
 pub use heap_layout::{HeapLayout, KlassWord};
 pub use klass::{JavaClass, KlassReader};
 pub use thread_objects::{ThreadNameLayout, ThreadObject, ThreadObjects};
-pub use tlab_census::{CensusError, ObjectCount, TlabCensus, TlabObjects};
+pub use tlab_census::{CensusError, ObjectCount, TlabCensus, TlabObjects, TlabScreen};
