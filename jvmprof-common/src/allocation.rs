@@ -140,12 +140,21 @@ pub struct TlabRecord {
     pub start: u64,
     pub used: u64,
     /// Bytes of the first of them, if it is a [`LARGE_OBJECT`], which the kernel program counts;
-    /// else 0. `used` less these decided by chance whether the buffer is chosen.
+    /// else 0.
     pub large_first: u64,
     /// `CollectedHeap::_total_collections`, the same when the buffer was got and given up.
     pub collections: u64,
     /// The mean distance of censuses, bytes.
     pub interval: u64,
+}
+
+impl TlabRecord {
+    /// Returns the bytes of objects that aren't counted otherwise: by them chance decided whether
+    /// the buffer is chosen.
+    #[inline(always)]
+    pub const fn uncounted(&self) -> u64 {
+        self.used.saturating_sub(self.large_first)
+    }
 }
 
 /// The first word of each [`TlabRecord`]: "jvmtlab" and the version of this layout.

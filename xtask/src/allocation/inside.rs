@@ -70,7 +70,8 @@ mod tests {
     fn what_is_not_an_event_each_is_summed_of_large_classes() {
         let allocated = "double[]\tlarge\t10\t20000000\nbyte[]\tbytes\t100000\t60000000\nall\t80000000\n";
         let allocated = Allocated::parse(allocated).unwrap();
-        let json = r#"{"losses": {}, "allocation": {"events": 1, "effective_events": 1, "censuses": 2,
+        let json = r#"{"losses": {}, "allocation": {"events": 1, "effective_events": 1,
+            "censuses": 2, "screened_buffers": 0,
             "classes": [{"name": "double[]", "counted_bytes": 8000000, "error_percent": 30.0},
                 {"name": "byte[]", "counted_bytes": 0}]}}"#;
         let mut sums = InsideSums::default();

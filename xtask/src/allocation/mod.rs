@@ -227,12 +227,13 @@ fn report_errors(allocated: &Allocated, all: &[(&str, &Recorded)]) {
 
 fn report(jdk: &Jdk, options: &str, allocated: &Allocated, recorded: &Recorded) -> bool {
     println!(
-        "JDK {} {options}: {:.1} GB, {} stacks (of equal weight: {}), {} censuses{}",
+        "JDK {} {options}: {:.1} GB, {} stacks (of equal weight: {}), {} censuses (beside {} screened){}",
         jdk.feature,
         allocated.jvm_bytes as f64 / 1e9,
         recorded.events,
         recorded.effective_events,
         recorded.censuses,
+        recorded.screened_buffers,
         recorded.losses_text()
     );
     let total_error = recorded.bytes as f64 / allocated.jvm_bytes as f64 - 1.0;

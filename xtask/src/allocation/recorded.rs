@@ -21,6 +21,7 @@ pub(super) struct Recorded {
     pub(super) events: u64,
     pub(super) effective_events: u64,
     pub(super) censuses: u64,
+    pub(super) screened_buffers: u64,
     losses: BTreeMap<String, u64>,
     /// What the recording says of the classes with most bytes.
     classes: BTreeMap<String, ClassRow>,
@@ -37,6 +38,7 @@ struct AllocationSummary {
     events: u64,
     effective_events: u64,
     censuses: u64,
+    screened_buffers: u64,
     classes: Vec<ClassRow>,
 }
 
@@ -66,6 +68,7 @@ impl Recorded {
             events: summary.allocation.events,
             effective_events: summary.allocation.effective_events,
             censuses: summary.allocation.censuses,
+            screened_buffers: summary.allocation.screened_buffers,
             losses: summary.losses,
             classes: summary
                 .allocation
@@ -160,7 +163,8 @@ mod tests {
 
     #[test]
     fn classes_have_the_oracles_names_and_what_the_recording_says_of_them() {
-        let json = r#"{"losses": {}, "allocation": {"events": 1, "effective_events": 1, "censuses": 2,
+        let json = r#"{"losses": {}, "allocation": {"events": 1, "effective_events": 1,
+            "censuses": 2, "screened_buffers": 0,
             "classes": [{"name": "Allocations$Worker$$Lambda/0x123", "counted_bytes": 5, "error_percent": 1.5},
                 {"name": "byte[]", "counted_bytes": 7}]}}"#;
         let folded = "a;Allocations$Worker.lambda;Allocations$Worker$$Lambda/0x123 40\nbyte[] 2\n\

@@ -93,6 +93,12 @@ impl KlassReader {
         self.known.insert(klass.0, Arc::clone(&class));
         Some(class)
     }
+
+    /// Returns true if a class has been read from this address.
+    #[inline]
+    pub(super) fn is_known(&self, klass: u64) -> bool {
+        self.known.contains_key(&klass)
+    }
 }
 
 impl JavaClass {

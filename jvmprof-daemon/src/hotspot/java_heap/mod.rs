@@ -11,4 +11,4 @@ pub mod tlab_census;
 pub use heap_layout::{HeapLayout, KlassWord};
 pub use klass::{JavaClass, KlassReader};
 pub use thread_objects::{ThreadNameLayout, ThreadObject, ThreadObjects};
-pub use tlab_census::{CensusError, ObjectCount, TlabCensus, TlabObjects};
+pub use tlab_census::{CensusError, ObjectCount, TlabCensus, TlabObjects, TlabScreen};

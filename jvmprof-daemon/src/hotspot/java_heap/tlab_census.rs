@@ -4,6 +4,8 @@
 //! The buffer is read from outside while the JVM runs. That is believed only if the objects end
 //! exactly where the JVM says that its thread had come to, and if no collection has begun since.
 
+mod screen;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -13,6 +15,7 @@ use super::HeapLayout;
 use super::klass::{JavaClass, KlassReader, ObjectShape};
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::types::{Avma, FastHasher};
+pub use screen::TlabScreen;
 
 /// Bytes of a buffer, at most: those of the longest `int[]` (openjdk gc/shared/collectedHeap.cpp,
 /// `max_tlab_size`), since it must be possible to fill it with one. Collectors with regions have
@@ -105,6 +108,12 @@ struct ObjectCounter<'a, M> {
     counts: Vec<(u64, u64)>,
 }
 
+/// Returns true if other than so many collections have begun by now.
+fn has_collected(collections: u64, layout: &HeapLayout, memory: &impl ProcessMemory) -> bool {
+    let now = layout.collections_at.and_then(|at| memory.read_bytes(at, 4));
+    now.and_then(|bytes| field::u32(&bytes, 0)).map(u64::from) != Some(collections)
+}
+
 impl TlabCensus {
     /// Counts the objects from `start` on, which take `used` bytes.
     ///
@@ -122,11 +131,7 @@ impl TlabCensus {
         if used > MAX_BYTES || start.0.checked_add(used).is_none() {
             return Err(CensusError::TooLarge);
         }
-        let has_collected = || {
-            let now = layout.collections_at.and_then(|at| memory.read_bytes(at, 4));
-            now.and_then(|bytes| field::u32(&bytes, 0)).map(u64::from) != Some(collections)
-        };
-        if has_collected() {
+        if has_collected(collections, layout, memory) {
             return Err(CensusError::Collected);
         }
         let mut counter = ObjectCounter {
@@ -140,7 +145,7 @@ impl TlabCensus {
         };
         let walked = self.walk(start, used, &mut counter);
         // What was read may be anything then.
-        if has_collected() {
+        if has_collected(collections, layout, memory) {
             return Err(CensusError::Collected);
         }
         let first = counter.first_object(walked?);

@@ -9,9 +9,10 @@ use jvmprof_common::allocation::{
 
 use super::AllocationOptions;
 use super::allocation_intervals::AllocationIntervals;
-use super::estimate::{CensusSums, StratumTable, WindowCensus, WindowTotals};
+use super::estimate::{BufferGroup, CensusSums, StratumTable, WindowCensus, WindowTotals, probability};
+use super::second_phase::{SCREENED, SecondPhase};
 use crate::hotspot::LiveMemory;
-use crate::hotspot::java_heap::{CensusError, HeapLayout, JavaClass, KlassReader, TlabCensus};
+use crate::hotspot::java_heap::{CensusError, HeapLayout, JavaClass, KlassReader, TlabCensus, TlabScreen};
 use crate::pipeline::probed_files::ProbedFile;
 use crate::process::ProcessKey;
 use crate::sampler::{AllocationMaps, SamplerError};
@@ -35,6 +36,7 @@ pub(super) struct AllocatingJvm {
     counted_classes: HashMap<CountedKey, Arc<JavaClass>>,
     /// What this window's censuses have counted.
     census: WindowCensus,
+    second_phase: SecondPhase,
     /// Bytes of buffers that were given up, without large first objects, as its censuses know them.
     inside_before: u64,
     cut_before: u64,
@@ -50,9 +52,29 @@ struct JavaHeap {
     memory: LiveMemory,
     klasses: KlassReader,
     census: TlabCensus,
+    screen: TlabScreen,
+}
+
+/// What became of a buffer that chance has chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChosenBuffer {
+    /// Its objects were counted.
+    Counted,
+    /// It was screened, and not counted.
+    Screened,
 }
 
 impl JavaHeap {
+    /// Returns the group of a buffer.
+    fn group(&mut self, tlab: &TlabRecord) -> Result<BufferGroup, CensusError> {
+        if tlab.uncounted() < SCREENED {
+            return Ok(BufferGroup::Unscreened);
+        }
+        let Self { layout, memory, klasses, screen, .. } = self;
+        let is_large = screen.has_large_object(tlab, layout, klasses, memory)?;
+        Ok(if is_large { BufferGroup::LargeObject } else { BufferGroup::SmallObjects })
+    }
+
     /// Returns the class of objects that are each an event.
     fn class_of_counted(&mut self, of: CountedKey, totals: ObjectTotals) -> Option<Arc<JavaClass>> {
         let class = self.klasses.read(Avma(of.klass), &self.layout, &self.memory)?;
@@ -67,8 +89,9 @@ impl AllocatingJvm {
     }
 
     pub(super) fn set_heap(&mut self, layout: HeapLayout, memory: LiveMemory) {
-        let (klasses, census) = (KlassReader::default(), TlabCensus::default());
-        self.heap = Some(JavaHeap { layout, memory, klasses, census });
+        let (klasses, census, screen) =
+            (KlassReader::default(), TlabCensus::default(), TlabScreen::default());
+        self.heap = Some(JavaHeap { layout, memory, klasses, census, screen });
     }
 
     /// Returns how many events were kept since the distances were adjusted.
@@ -138,17 +161,24 @@ impl AllocatingJvm {
         fitting
     }
 
-    /// Counts the objects in a buffer that was given up.
+    /// Counts the objects in a buffer that was given up, or leaves it at screening it.
     pub(super) fn count_tlab(
         &mut self,
         tlab: &TlabRecord,
         strata: &mut StratumTable,
-    ) -> Result<(), CensusError> {
+    ) -> Result<ChosenBuffer, CensusError> {
         let heap = self.heap.as_mut().ok_or(CensusError::Unreadable)?;
-        let JavaHeap { layout, memory, klasses, census } = heap;
+        let group = heap.group(tlab)?;
+        self.census.add_chosen(tlab, group);
+        let first = probability(tlab.uncounted(), tlab.interval);
+        let second = self.second_phase.probability(group, first);
+        if rand::random::<f64>() >= second {
+            return Ok(ChosenBuffer::Screened);
+        }
+        let JavaHeap { layout, memory, klasses, census, .. } = heap;
         let found = census.count(Avma(tlab.start), tlab.used, tlab.collections, layout, klasses, memory)?;
-        self.census.add(tlab, &found, strata);
-        Ok(())
+        self.census.add(tlab, (group, second), &found, strata);
+        Ok(ChosenBuffer::Counted)
     }
 
     /// Adds the bytes of buffers that were given up since the last call to its censuses.

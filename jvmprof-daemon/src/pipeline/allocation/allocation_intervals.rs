@@ -179,6 +179,8 @@ mod tests {
     use jvmprof_common::allocation::RandomDistance;
 
     use super::*;
+    use crate::pipeline::allocation::estimate::{BufferGroup, probability};
+    use crate::pipeline::allocation::second_phase::SecondPhase;
     use crate::pipeline::allocation::xorshift::Random;
 
     #[test]
@@ -256,6 +258,37 @@ mod tests {
             assert!((least..0.0203).contains(&share), "{name}: {share}");
             let worst = taken.windows(4).map(|turns| turns.iter().sum::<f64>()).fold(0.0, f64::max);
             assert!(worst < 0.05, "{name}: {worst} in a second");
+        }
+    }
+
+    #[test]
+    fn screening_and_the_censuses_of_a_part_take_their_share_together() {
+        // So many buffers in a turn: half of them can be counted, or one in a hundred.
+        for buffers in [8_u64, 50, 500] {
+            let mut intervals = AllocationIntervals::new(&AllocationOptions::default());
+            let mut random = Random(0x1234_5678_9abc_def1);
+            let mut distance = RandomDistance::draw(intervals.census_interval(), random.number());
+            let (mut second_phase, mut seconds) = (SecondPhase::default(), 0.0);
+            for _ in 0..160 {
+                for _ in 0..buffers {
+                    let interval = intervals.census_interval();
+                    let is_chosen = distance.is_reached(TLAB, interval, || random.number());
+                    if !is_chosen || intervals.is_exhausted() {
+                        continue;
+                    }
+                    let is_large = random.number().is_multiple_of(23);
+                    let group = if is_large { BufferGroup::LargeObject } else { BufferGroup::SmallObjects };
+                    let second = second_phase.probability(group, probability(TLAB, interval));
+                    let is_counted = f64::from(random.number()) / 4_294_967_296.0 < second;
+                    let census = 500 + u64::from(random.number() >> 22);
+                    let took = Duration::from_micros(35 + if is_counted { census } else { 0 });
+                    intervals.charge(took, TLAB);
+                    seconds += took.as_secs_f64();
+                }
+                intervals.adjust_census(INTERVAL, buffers * TLAB);
+            }
+            let share = seconds / 40.0;
+            assert!((0.018..0.0203).contains(&share), "{buffers}: {share}");
         }
     }
 

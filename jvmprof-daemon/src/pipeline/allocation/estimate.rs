@@ -16,7 +16,7 @@ use crate::process::ProcessKey;
 use crate::profile::aggregate::SampleWeight;
 use crate::types::FastHasher;
 use census::CensusErrors;
-pub(super) use census::{CensusSums, WindowCensus};
+pub(super) use census::{BufferGroup, CensusSums, WindowCensus};
 
 /// Objects that are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -206,7 +206,7 @@ fn add_to_events(own: &mut [(u32, &mut StratumSums)], strata: &[Stratum], number
 
 /// Returns the probability that a range of so many bytes has one of the random points whose
 /// distances have this mean: above zero, since no range is chosen that has no byte.
-fn probability(bytes: u64, interval: u64) -> f64 {
+pub(super) fn probability(bytes: u64, interval: u64) -> f64 {
     if interval == 0 {
         return 1.0;
     }
@@ -367,7 +367,7 @@ impl StratumTable {
                 })
                 .map(|(_, sums)| &mut **sums)
                 .collect();
-            let read = (has_census && !is_outside).then_some(census.errors.read);
+            let read = (has_census && !is_outside).then(|| census.errors.read());
             scale_inside = scale_to_total(&mut of_kind, total, read);
         }
         let errors = class_errors(&own, strata, &self.classes, &census.errors, scale_inside);

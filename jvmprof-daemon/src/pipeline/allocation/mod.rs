@@ -7,7 +7,8 @@
 //! | `class_frames` | where the class of an object stands in its stack |
 //! | `class_errors` | how well the bytes of each class are known |
 //! | `estimate` | from kept events and censuses to objects and bytes by stack |
-//! | `allocation_intervals` | how often events are kept and buffers counted |
+//! | `allocation_intervals` | how often events are kept and buffers chosen for a census |
+//! | `second_phase` | which of the chosen buffers are counted |
 //!
 //! `docs/allocation.md` explains why the estimate is right.
 
@@ -16,6 +17,7 @@ mod allocation_intervals;
 mod class_errors;
 mod class_frames;
 mod estimate;
+mod second_phase;
 #[cfg(test)]
 mod xorshift;
 
@@ -35,7 +37,7 @@ use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::{Frame, SampleLabels};
 use crate::sampler::{AllocationFunctions, AllocationMaps, BackgroundSampler, ProbedFunctions};
-use allocating_jvm::AllocatingJvm;
+use allocating_jvm::{AllocatingJvm, ChosenBuffer};
 use allocation_intervals::AllocationIntervals;
 pub use class_errors::{ClassError, ClassErrors};
 use class_frames::{ClassFrames, marker};
@@ -92,8 +94,10 @@ pub struct AllocationCounts {
     /// Bytes that the kept events stand for, summed up, and their squares.
     pub event_bytes: u128,
     pub event_bytes_squared: u128,
-    /// Buffers that were counted, and those that could not be, by reason.
+    /// Buffers that were counted, those that were screened only, and those that could not be
+    /// counted or screened, by reason.
     pub censuses: u64,
+    pub screened_buffers: u64,
     pub failed_censuses: BTreeMap<&'static str, u64>,
     /// Buffers that were chosen, and not counted since that would have taken too much time, or the
     /// profile has ended.
@@ -300,13 +304,15 @@ impl AllocationProfiler {
             return;
         }
         let began = thread_cpu_time();
-        match jvm.count_tlab(tlab, &mut self.strata) {
-            Ok(()) => self.counts.censuses += 1,
+        let chosen = jvm.count_tlab(tlab, &mut self.strata);
+        match chosen {
+            Ok(ChosenBuffer::Counted) => self.counts.censuses += 1,
+            Ok(ChosenBuffer::Screened) => self.counts.screened_buffers += 1,
             Err(reason) => *self.counts.failed_censuses.entry(reason.as_str()).or_default() += 1,
         }
         let took = thread_cpu_time().saturating_sub(began);
-        tracing::trace!(?took, used = tlab.used, "a census");
-        self.intervals.charge(took, tlab.used.saturating_sub(tlab.large_first));
+        tracing::trace!(?took, used = tlab.used, ?chosen, "a census");
+        self.intervals.charge(took, tlab.uncounted());
     }
 
     /// Counts buffers that were chosen and are not counted, since the profile has ended.

@@ -25,8 +25,9 @@ pub(in crate::app::record) struct AllocationSummary {
     effective_events: u64,
     /// The mean distance of events at the end, bytes.
     interval: u64,
-    /// Buffers whose objects were counted.
+    /// Buffers whose objects were counted, and those that were screened only.
     censuses: u64,
+    screened_buffers: u64,
     /// Those of the uprobes' programs.
     #[serde(flatten)]
     runs: Option<ProgramRuns>,
@@ -95,6 +96,7 @@ impl AllocationSummary {
             effective_events: counts.allocation.effective_events(),
             interval: batch.period,
             censuses: counts.allocation.censuses,
+            screened_buffers: counts.allocation.screened_buffers,
             runs: counts.probe_run_time.map(ProgramRuns::new),
             classes: rows(classes).into_iter().map(|row| ClassRow::new(row, errors)).collect(),
             methods: rows(methods),

@@ -1,5 +1,7 @@
 use std::cell::Cell;
 
+use jvmprof_common::allocation::TlabRecord;
+
 use super::*;
 use crate::hotspot::java_heap::heap_layout::KlassWord;
 use crate::hotspot::process_memory::{MemoryRead, RecordedMemory};
@@ -66,6 +68,18 @@ impl Jvm {
         self.heap.extend(length.to_le_bytes());
         let end = (self.heap.len() + length as usize).next_multiple_of(8);
         self.heap.resize(end, 0xcd);
+    }
+
+    fn nodes(&mut self, bytes: usize) {
+        (0..bytes / 24).for_each(|_| self.node());
+    }
+
+    /// Screens the heap, whose first so many bytes are counted otherwise.
+    fn screen(mut self, large_first: u64, klasses: &KlassReader) -> Result<bool, CensusError> {
+        let used = self.heap.len() as u64;
+        let tlab = TlabRecord { start: HEAP, used, large_first, collections: 7, ..TlabRecord::default() };
+        self.memory.insert(Avma(HEAP), self.heap);
+        TlabScreen::default().has_large_object(&tlab, &layout(), klasses, &self.memory)
     }
 
     fn count(mut self, used: Option<u64>, collections: u64) -> Result<Vec<Row>, CensusError> {
@@ -226,4 +240,65 @@ fn a_census_is_not_believed_if_a_collection_begins_meanwhile() {
         assert_eq!(count(until).0, Err(CensusError::Collected), "after {until} of {reads} reads");
     }
     assert_eq!(count(reads).0, found, "after the last read");
+}
+
+/// Returns a reader that has read both classes.
+fn known_klasses() -> KlassReader {
+    let (jvm, mut klasses) = (Jvm::new(), KlassReader::default());
+    for klass in [NODE, BYTES] {
+        let at = Avma(0x8000_0000 + u64::from(klass));
+        assert!(klasses.read(at, &layout(), &jvm.memory).is_some());
+    }
+    klasses
+}
+
+#[test]
+fn an_object_that_takes_an_eighth_of_a_buffer_is_found_without_a_census() {
+    // Arrays, each behind nodes of so many bytes, in buffers of two and a half megabytes and more.
+    for (array, nodes, is_large) in
+        [(8, 50_000, false), (65_536, 57_000, false), (700_000, 900_000, true), (2_000_000, 400_000, true)]
+    {
+        let mut jvm = Jvm::new();
+        while jvm.heap.len() < 5 << 19 {
+            jvm.nodes(nodes);
+            jvm.bytes(array);
+        }
+        jvm.nodes(nodes);
+        assert_eq!(jvm.screen(0, &known_klasses()), Ok(is_large), "{array} behind {nodes}");
+    }
+}
+
+#[test]
+fn a_large_first_object_is_no_part_of_what_is_screened() {
+    for (large_first, is_large) in [((3 << 20) + 16, false), (0, true)] {
+        let mut jvm = Jvm::new();
+        jvm.bytes(3 << 20);
+        jvm.nodes(2 << 20);
+        assert_eq!(jvm.screen(large_first, &known_klasses()), Ok(is_large));
+    }
+}
+
+#[test]
+fn a_buffer_whose_classes_are_unknown_seems_to_be_a_large_object() {
+    for (klasses, is_large) in [(KlassReader::default(), true), (known_klasses(), false)] {
+        let mut jvm = Jvm::new();
+        jvm.nodes(2 << 20);
+        assert_eq!(jvm.screen(0, &klasses), Ok(is_large));
+    }
+}
+
+#[test]
+fn a_buffer_that_cannot_be_read_is_not_screened() {
+    let screen = |used, collections| {
+        let mut jvm = Jvm::new();
+        jvm.nodes(1 << 20);
+        jvm.memory.insert(Avma(HEAP), jvm.heap);
+        let tlab = TlabRecord { start: HEAP, used, collections, ..TlabRecord::default() };
+        TlabScreen::default().has_large_object(&tlab, &layout(), &known_klasses(), &jvm.memory)
+    };
+    assert_eq!(screen(1 << 20, 7), Ok(false));
+    assert_eq!(screen(1 << 20, 6), Err(CensusError::Collected));
+    assert_eq!(screen(2 << 20, 7), Err(CensusError::Unreadable));
+    assert_eq!(screen(u64::MAX, 7), Err(CensusError::TooLarge));
+    assert_eq!(screen(64 << 10, 7), Ok(false), "a census of it is as cheap");
 }

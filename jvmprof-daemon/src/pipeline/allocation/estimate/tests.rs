@@ -64,7 +64,7 @@ impl Simulation {
                 .collect();
             let tlab = TlabRecord { used, interval, ..TlabRecord::default() };
             let found = TlabObjects { counts: found, first: None };
-            self.census.add(&tlab, &found, &mut self.strata);
+            self.census.add_unscreened(&tlab, &found, &mut self.strata);
         }
         let interval = 4 * TLAB;
         if self.random() < probability(used, interval) {
@@ -140,7 +140,7 @@ fn a_class_without_events_keeps_what_its_census_says() {
     let mut census = WindowCensus::default();
     let count =
         ObjectCount { class: Arc::new(JavaClass::named("Rare")), size_class: 5, objects: 10, bytes: 240 };
-    census.add(
+    census.add_unscreened(
         &TlabRecord { used: 240, interval: 1, ..TlabRecord::default() },
         &TlabObjects { counts: vec![count], first: None },
         &mut strata,
@@ -181,7 +181,7 @@ fn bytes_without_a_census_are_those_of_cut_buffers_or_all() {
     let count =
         ObjectCount { class: Arc::new(JavaClass::named("Small")), size_class: 5, objects: 10, bytes: 240 };
     let tlab = TlabRecord { used: 240, interval: 1, ..TlabRecord::default() };
-    census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
+    census.add_unscreened(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
     census.add_given_up(4800);
     assert_eq!(strata.estimate(key(), &totals, census.take()).bytes_without_census, 240);
 }
@@ -220,7 +220,7 @@ fn large_objects_are_counted_among_the_first_of_buffers_and_among_the_others() {
     let class = Arc::new(JavaClass::named("byte[]"));
     let count = ObjectCount { class, size_class: size_class(65_552), objects: 3, bytes: 3 * 65_552 };
     let tlab = TlabRecord { used: 3 * 65_552, interval: 1, ..TlabRecord::default() };
-    census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
+    census.add_unscreened(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
     census.add_given_up(3 * 65_552);
     // One path's buffer is thrice the other's: it has three of four objects within buffers, and
     // each has one of the two that are the first.
@@ -254,7 +254,7 @@ fn large_objects_that_are_only_the_first_of_buffers_are_not_estimated_again() {
     let class = Arc::new(JavaClass::named("Small"));
     let count = ObjectCount { class, size_class: size_class(24), objects: 1000, bytes: 24_000 };
     let tlab = TlabRecord { used: 24_000, interval: 1, ..TlabRecord::default() };
-    census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
+    census.add_unscreened(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
     census.add_given_up(24_000);
     let totals = WindowTotals { inside: 100_000_000, ..WindowTotals::default() };
     strata.estimate(key(), &totals, census.take());
@@ -329,7 +329,7 @@ fn large_objects_inside_buffers_have_the_paths_of_those_that_did_not_fit() {
             bytes: 8 * inside,
         }];
         let tlab = TlabRecord { used: 8 * inside, interval: 1, ..TlabRecord::default() };
-        census.add(&tlab, &TlabObjects { counts, first: None }, &mut strata);
+        census.add_unscreened(&tlab, &TlabObjects { counts, first: None }, &mut strata);
         census.add_given_up(8 * inside);
         let totals = WindowTotals { inside: 8 * inside, outside: 4 * outside, ..WindowTotals::default() };
         let estimated = strata.estimate(key(), &totals, census.take());
@@ -370,7 +370,7 @@ fn errors_of_three(inside: u64) -> HashMap<Arc<str>, ClassError> {
             bytes: 24 * objects,
         });
         let tlab = TlabRecord { used: 7200, interval: 1 << 20, ..TlabRecord::default() };
-        census.add(&tlab, &TlabObjects { counts: counts.into(), first: None }, &mut strata);
+        census.add_unscreened(&tlab, &TlabObjects { counts: counts.into(), first: None }, &mut strata);
     }
     census.add_given_up(1 << 20);
     let of = CountedKey { size_class: 17, ..CountedKey::default() };
@@ -413,7 +413,7 @@ fn simulate_rare(random: &mut impl FnMut() -> f64, classes: &[Arc<JavaClass>; 2]
             let mut counts = vec![objects(0, TLAB - rare)];
             counts.extend((rare != 0).then(|| objects(1, rare)));
             let tlab = TlabRecord { used: TLAB, interval: 8 * TLAB, ..TlabRecord::default() };
-            census.add(&tlab, &TlabObjects { counts, first: None }, &mut strata);
+            census.add_unscreened(&tlab, &TlabObjects { counts, first: None }, &mut strata);
         }
         // The object at which it ended is a draw from its bytes.
         let ends = usize::from(random() < RARE * SIZES[1] as f64 / TLAB as f64);
@@ -471,7 +471,7 @@ fn a_class_that_censuses_cannot_see_counts_by_its_events() {
         let (mut strata, mut census) = (StratumTable::default(), WindowCensus::default());
         let count = ObjectCount { class: Arc::clone(&class), size_class: 5, objects: read / 24, bytes: read };
         let tlab = TlabRecord { used: read, interval: 1 << 20, ..TlabRecord::default() };
-        census.add(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
+        census.add_unscreened(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
         census.add_given_up(100 << 20);
         for event in 0..100 {
             let class = if event < events { &unseen } else { &other };

@@ -2,6 +2,7 @@ use jvmprof_common::allocation::{RandomDistance, size_class};
 
 use super::*;
 use crate::hotspot::java_heap::JavaClass;
+use crate::pipeline::allocation::second_phase::SecondPhase;
 use crate::pipeline::allocation::xorshift::Random;
 
 fn class(name: &str) -> Arc<JavaClass> {
@@ -53,7 +54,7 @@ fn buffers_are_chosen_by_what_is_in_them_beside_a_large_first_object() {
                 let large_first = TLAB - beside;
                 let tlab =
                     TlabRecord { used: TLAB, large_first, interval: INTERVAL, ..TlabRecord::default() };
-                census.add(&tlab, &TlabObjects { counts, first: Some(first) }, &mut strata);
+                census.add_unscreened(&tlab, &TlabObjects { counts, first: Some(first) }, &mut strata);
                 censuses += 1;
             }
         }
@@ -78,10 +79,62 @@ struct Estimated {
     variance: Option<f64>,
 }
 
+/// Sums over windows: of relative errors, of squared errors, and of the variances that are stated.
+#[derive(Clone, Copy, Default)]
+struct ErrorSums {
+    windows: f64,
+    relative: f64,
+    relative_squared: f64,
+    squared: f64,
+    stated: f64,
+}
+
+impl ErrorSums {
+    fn add(&mut self, class: &Estimated) {
+        let error = class.estimate - class.truth;
+        self.windows += 1.0;
+        self.relative += error / class.truth;
+        self.relative_squared += (error / class.truth).powi(2);
+        self.squared += error * error;
+        self.stated += class.variance.unwrap_or(0.0);
+    }
+
+    /// Returns the mean error in its own standard errors.
+    fn bias(&self) -> f64 {
+        self.relative / self.relative_squared.sqrt()
+    }
+}
+
 const TLAB: u64 = 512 << 10;
-const ARRAY: u64 = TLAB / 2;
-/// Sizes of the objects of three classes.
-const SIZES: [u64; 3] = [32, 32, ARRAY];
+
+/// Returns the objects of three classes that have so many bytes in a buffer: of the last one it is
+/// an array.
+fn found(classes: &[Arc<JavaClass>; 3], bytes: [u64; 3]) -> TlabObjects {
+    let numbers = [bytes[0] / 32, bytes[1] / 32, 1];
+    let present = classes.iter().zip(numbers).zip(bytes).filter(|(_, bytes)| *bytes > 0);
+    let counts = present.map(|((class, number), bytes)| objects(class, number, bytes)).collect();
+    TlabObjects { counts, first: None }
+}
+
+/// Returns what the censuses of a window say of these classes.
+fn estimated(
+    classes: &[Arc<JavaClass>; 3],
+    truth: [u64; 3],
+    sums: &CensusSums,
+    strata: &StratumTable,
+) -> [Estimated; 3] {
+    std::array::from_fn(|index| {
+        let class = Some(Arc::clone(&classes[index].name));
+        let of_class = sums.by_stratum.iter().filter(|(stratum, _)| {
+            let stratum: &Stratum = &strata.strata[**stratum as usize];
+            stratum.class == class
+        });
+        let estimate = of_class.map(|(_, (_, bytes))| *bytes).sum();
+        let number = strata.class_numbers.get(&class);
+        let variance = number.and_then(|number| sums.errors.variance(*number));
+        Estimated { truth: truth[index] as f64, estimate, variance }
+    })
+}
 
 /// A window of a program that allocates small objects of two classes, and in one buffer of 25 an
 /// array.
@@ -91,29 +144,25 @@ fn simulate(classes: &[Arc<JavaClass>; 3], interval: u64, random: &mut Random) -
     let mut truth = [0; 3];
     for _ in 0..20 {
         for _ in 0..100 {
-            let array = if random.number() < u32::MAX / 25 { ARRAY } else { 0 };
+            let array = if random.number() < u32::MAX / 25 { TLAB / 2 } else { 0 };
             let small = TLAB - array;
             // What is of the first class differs from buffer to buffer.
-            let first = ((u64::from(random.number()) * (small / 32)) >> 32) * 32;
+            let first = part(small, random);
             let bytes = [first, small - first, array];
             truth.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum += bytes);
             if distance.is_reached(TLAB, interval, || random.number()) {
-                let present = classes.iter().zip(bytes).zip(SIZES).filter(|((_, bytes), _)| *bytes > 0);
-                let counts =
-                    present.map(|((class, bytes), size)| objects(class, bytes / size, bytes)).collect();
                 let tlab = TlabRecord { used: TLAB, interval, ..TlabRecord::default() };
-                census.add(&tlab, &TlabObjects { counts, first: None }, &mut strata);
+                census.add_unscreened(&tlab, &found(classes, bytes), &mut strata);
             }
         }
         census.add_given_up(100 * TLAB);
     }
-    let sums = census.take();
-    std::array::from_fn(|class| {
-        let estimate = bytes_of(&sums, &mut strata, &classes[class], SIZES[class]);
-        let stratum = stratum_of(&mut strata, &classes[class], SIZES[class]);
-        let variance = sums.errors.variance(strata.class_of(stratum));
-        Estimated { truth: truth[class] as f64, estimate, variance }
-    })
+    estimated(classes, truth, &census.take(), &strata)
+}
+
+/// Returns a random number of objects' bytes, up to so many.
+fn part(of: u64, random: &mut Random) -> u64 {
+    ((u64::from(random.number()) * (of / 32)) >> 32) * 32
 }
 
 #[test]
@@ -123,19 +172,15 @@ fn the_stated_variance_is_that_of_the_estimate() {
     let mut random = Random(0x0dd_ba11_5eed_cafe);
     // One buffer of ten is counted, or most of them.
     for interval in [10 * TLAB, TLAB / 2] {
-        let mut sums = [(0.0, 0.0, 0.0); 3];
+        let mut sums = [ErrorSums::default(); 3];
         for _ in 0..WINDOWS {
-            for (sums, class) in sums.iter_mut().zip(simulate(&classes, interval, &mut random)) {
-                let error = class.estimate - class.truth;
-                sums.0 += error / class.truth;
-                sums.1 += error * error;
-                sums.2 += class.variance.unwrap_or(0.0);
-            }
+            let found = simulate(&classes, interval, &mut random);
+            sums.iter_mut().zip(&found).for_each(|(sums, class)| sums.add(class));
         }
-        for (class, (error, squares, variances)) in classes.iter().zip(sums) {
-            let ratio = variances / squares;
+        for (class, sums) in classes.iter().zip(sums) {
+            let ratio = sums.stated / sums.squared;
             assert!((0.8..1.25).contains(&ratio), "{}: {ratio} with {interval}", class.name);
-            let mean = error / f64::from(WINDOWS);
+            let mean = sums.relative / sums.windows;
             assert!(mean.abs() < 0.03, "{}: {mean} with {interval}", class.name);
         }
     }
@@ -152,12 +197,127 @@ fn where_every_buffer_is_counted_the_error_is_nothing() {
     }
 }
 
+const LARGE_TLAB: u64 = 3 << 20;
+
+/// A window of a program with large buffers, as with Parallel: in one of 23 is an array that takes
+/// an eighth of it to seven eighths. Of the rest 40 to 60 % are of the first class. With a second
+/// phase more buffers are chosen. Returns the microseconds that screening and censuses take, too.
+fn simulate_large(
+    classes: &[Arc<JavaClass>; 3],
+    second_phase: &mut Option<SecondPhase>,
+    random: &mut Random,
+) -> ([Estimated; 3], f64) {
+    let interval = if second_phase.is_some() { LARGE_TLAB / 2 * 9 } else { LARGE_TLAB * 39 };
+    let first_phase = probability(LARGE_TLAB, interval);
+    let tlab = TlabRecord { used: LARGE_TLAB, interval, ..TlabRecord::default() };
+    let mut distance = RandomDistance::draw(interval, random.number());
+    let (mut strata, mut census) = (StratumTable::default(), WindowCensus::default());
+    let (mut truth, mut micros) = ([0; 3], 0.0);
+    for _ in 0..20 {
+        for _ in 0..200 {
+            let has_array = random.number().is_multiple_of(23);
+            let array = if has_array { LARGE_TLAB / 8 + part(LARGE_TLAB / 4 * 3, random) } else { 0 };
+            let small = LARGE_TLAB - array;
+            let first = small / 80 * 32 + part(small / 5, random);
+            let bytes = [first, small - first, array];
+            truth.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum += bytes);
+            if !distance.is_reached(LARGE_TLAB, interval, || random.number()) {
+                continue;
+            }
+            let (group, second) = match second_phase {
+                None => (BufferGroup::Unscreened, 1.0),
+                Some(second_phase) => {
+                    micros += 35.0;
+                    let group = if has_array { BufferGroup::LargeObject } else { BufferGroup::SmallObjects };
+                    (group, second_phase.probability(group, first_phase))
+                }
+            };
+            census.add_chosen(&tlab, group);
+            if f64::from(random.number()) / 4_294_967_296.0 < second {
+                micros += 100.0 + 900.0 * small as f64 / LARGE_TLAB as f64;
+                census.add(&tlab, (group, second), &found(classes, bytes), &mut strata);
+            }
+        }
+        census.add_given_up(200 * LARGE_TLAB);
+    }
+    (estimated(classes, truth, &census.take(), &strata), micros)
+}
+
+#[test]
+fn in_the_same_time_two_phases_know_large_objects_with_an_eighth_of_the_variance() {
+    const WINDOWS: u32 = 300;
+    let classes = ["First", "Second", "double[]"].map(class);
+    let mut random = Random(0x1234_5678_9abc_def1);
+    let [(one, one_micros), (two, two_micros)] = [None, Some(SecondPhase::default())].map(|mut second| {
+        let (mut sums, mut micros) = ([ErrorSums::default(); 3], 0.0);
+        for _ in 0..WINDOWS {
+            let (found, took) = simulate_large(&classes, &mut second, &mut random);
+            sums.iter_mut().zip(&found).for_each(|(sums, class)| sums.add(class));
+            micros += took;
+        }
+        (sums, micros)
+    });
+    assert!(two_micros < one_micros, "{two_micros}, {one_micros}");
+    for ((class, one), two) in classes.iter().zip(one).zip(two) {
+        let biases = [one, two].map(|sums| sums.bias());
+        assert!(biases.iter().all(|bias| bias.abs() < 3.0), "{}: {biases:?}", class.name);
+        let ratio = two.stated / two.squared;
+        assert!((0.8..1.25).contains(&ratio), "{}: {ratio}", class.name);
+        // Small objects are in fewer censuses, and are known about as well.
+        let (ratio, most) = (two.squared / one.squared, if &*class.name == "double[]" { 0.125 } else { 1.4 });
+        assert!(ratio < most, "{}: {ratio}", class.name);
+    }
+}
+
+#[test]
+fn a_period_goes_on_until_each_group_has_a_census() {
+    let ([small, large], mut strata) = (["Small", "Large"].map(class), StratumTable::default());
+    let mut census = WindowCensus::default();
+    let tlab = TlabRecord { used: 3200, interval: 1, ..TlabRecord::default() };
+    let count = |class: &Arc<JavaClass>| TlabObjects { counts: vec![objects(class, 100, 3200)], first: None };
+    let bytes = |sums: &CensusSums, strata: &mut StratumTable| {
+        [&small, &large].map(|class| bytes_of(sums, strata, class, 32).round())
+    };
+    // Four buffers are chosen; the one with a large object is counted.
+    let choose = |census: &mut WindowCensus, strata: &mut StratumTable| {
+        (0..3).for_each(|_| census.add_chosen(&tlab, BufferGroup::SmallObjects));
+        census.add_chosen(&tlab, BufferGroup::LargeObject);
+        census.add(&tlab, (BufferGroup::LargeObject, 1.0), &count(&large), strata);
+        (0..8).for_each(|_| census.add_given_up(1600));
+    };
+    choose(&mut census, &mut strata);
+    assert_eq!(census.window.errors.buffers(), 0, "after eight turns");
+    census.add(&tlab, (BufferGroup::SmallObjects, 1.0 / 3.0), &count(&small), &mut strata);
+    census.add_given_up(0);
+    assert_eq!(census.window.errors.buffers(), 2);
+    choose(&mut census, &mut strata);
+    let sums = census.take();
+    assert_eq!(bytes(&sums, &mut strata), [9600.0, 3200.0], "what is left has the classes of the rest");
+    choose(&mut census, &mut strata);
+    assert_eq!(bytes(&census.take(), &mut strata), [0.0, 12_800.0], "nothing else is known");
+}
+
+#[test]
+fn what_censuses_have_read_is_that_of_the_group_that_they_count_least() {
+    let (small, mut strata) = (class("Small"), StratumTable::default());
+    let mut census = WindowCensus::default();
+    let tlab = TlabRecord { used: 3200, interval: 1, ..TlabRecord::default() };
+    let found = TlabObjects { counts: vec![objects(&small, 100, 3200)], first: None };
+    for (group, chosen) in [(BufferGroup::SmallObjects, 9_u32), (BufferGroup::LargeObject, 1)] {
+        (0..chosen).for_each(|_| census.add_chosen(&tlab, group));
+        census.add(&tlab, (group, 1.0 / f64::from(chosen)), &found, &mut strata);
+    }
+    census.add_given_up(32_000);
+    let read = census.take().errors.read();
+    assert!((read - 32_000.0 / 9.0).abs() < 1e-6, "{read}");
+}
+
 /// Adds equal censuses.
 fn add(census: &mut WindowCensus, censuses: u32, class: &Arc<JavaClass>, strata: &mut StratumTable) {
     for _ in 0..censuses {
         let tlab = TlabRecord { used: 3200, interval: 1 << 20, ..TlabRecord::default() };
         let found = TlabObjects { counts: vec![objects(class, 100, 3200)], first: None };
-        census.add(&tlab, &found, strata);
+        census.add_unscreened(&tlab, &found, strata);
     }
 }
 
@@ -185,7 +345,7 @@ fn a_stretch_ends_with_enough_censuses_or_after_some_time() {
     let mut turn = |census: &mut WindowCensus, censuses: u32| {
         add(census, censuses, &small, &mut strata);
         census.add_given_up(1 << 20);
-        census.window.errors.buffers
+        census.window.errors.buffers()
     };
     assert_eq!([29, 1, 30].map(|censuses| turn(&mut census, censuses)), [0, 30, 60]);
     assert_eq!([1, 0, 0, 0, 0, 0, 0].map(|censuses| turn(&mut census, censuses)), [60; 7]);
@@ -195,7 +355,7 @@ fn a_stretch_ends_with_enough_censuses_or_after_some_time() {
     assert_eq!(turn(&mut census, 1), 64);
     turn(&mut census, 5);
     let sums = census.take();
-    assert_eq!(sums.errors.buffers, 69, "the window's end ends its stretch");
+    assert_eq!(sums.errors.buffers(), 69, "the window's end ends its stretch");
     let bytes = bytes_of(&sums, &mut strata, &small, 32);
     assert!((bytes / f64::from(22 << 20) - 1.0).abs() < 1e-9, "{bytes}");
 }
