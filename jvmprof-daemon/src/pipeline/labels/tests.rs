@@ -315,7 +315,7 @@ fn names_of_threads_are_bounded() {
         format!("{number:06}").bytes().map(|digit| char::from(digit - b'0' + b'a')).collect()
     };
     let first = names.number(&letters(0));
-    for number in 0..MAX_NAMES + 10 {
+    for number in 0..thread_names::MAX_NAMES + 10 {
         names.number(&letters(number));
     }
     assert_eq!(names.number(&letters(0)), first);

@@ -35,7 +35,7 @@ pub(super) struct ThreadNames {
 }
 
 /// Maximum number of names; processes may make up any number of them.
-const MAX_NAMES: usize = 16_384;
+pub(super) const MAX_NAMES: usize = 16_384;
 
 impl Default for ThreadNames {
     /// Makes an empty list. Number 0 is no name.
