@@ -15,13 +15,12 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
 use self::profiler::Profiler;
-use self::statistics::Summary;
 use self::workload::PreparedWorkload;
+use super::statistics::Summary;
 use super::{BenchArgs, jvm};
 use crate::run::command_line;
 
 mod profiler;
-mod statistics;
 mod workload;
 
 pub(super) use self::workload::Workload;
