@@ -20,7 +20,7 @@ mod page_tests;
 pub mod parca_receiver;
 pub mod parca_validation;
 mod profile_reader;
-mod pyroscope_receiver;
+pub mod pyroscope_receiver;
 #[cfg(test)]
 mod receiver_tests;
 mod sample_timeline;

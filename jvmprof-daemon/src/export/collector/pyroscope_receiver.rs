@@ -1,6 +1,6 @@
 //! Pyroscope's `push.v1.PusherService/Push`, as agents call it: a POST of the Connect protocol.
 
-mod form;
+pub mod form;
 pub(super) mod ingest;
 
 use std::sync::Arc;

@@ -11,7 +11,7 @@ const MAX_BOUNDARY: usize = 70;
 
 /// Bytes that aren't a form as their content type says.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum InvalidForm {
+pub enum InvalidForm {
     #[error("a form whose content type has no boundary")]
     NoBoundary,
     #[error("a form that ends before its last boundary")]
@@ -23,10 +23,10 @@ pub(super) enum InvalidForm {
 }
 
 /// Returns the contents of a form's parts by their names; of two with one name the first one's.
-pub(super) fn parts<'a>(
-    content_type: &str,
-    body: &'a [u8],
-) -> Result<HashMap<String, &'a [u8]>, InvalidForm> {
+///
+/// # Errors
+/// See [`InvalidForm`].
+pub fn parts<'a>(content_type: &str, body: &'a [u8]) -> Result<HashMap<String, &'a [u8]>, InvalidForm> {
     let boundary = boundary(content_type).ok_or(InvalidForm::NoBoundary)?;
     let delimiter = format!("\r\n--{boundary}");
     let finder = Finder::new(&delimiter);
