@@ -1,7 +1,7 @@
 //! Contexts that a released agent publishes, Datadog's for Java: each sample of a request has the
-//! trace and the span that the agent has given it, by what the program has noted itself. Needs root,
-//! and the jars in the folder `JVMPROF_TEST_DATADOG_AGENT`, which `cargo xtask test --datadog-agent`
-//! gets.
+//! trace and the span that the agent has given it, by what the program has noted itself. Needs
+//! root, and the jars in the folder `JVMPROF_TEST_DATADOG_AGENT`, which `cargo xtask test
+//! --datadog-agent` gets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
