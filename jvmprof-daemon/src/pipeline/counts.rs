@@ -106,6 +106,11 @@ impl Pipeline {
         }
     }
 
+    /// Returns true if samples are labelled with the requests of their threads.
+    pub fn reads_thread_contexts(&self) -> bool {
+        self.state.thread_contexts.is_some()
+    }
+
     /// Returns whether the kernel's rings are being emptied.
     pub fn is_sampling(&self) -> bool {
         self.sampler.is_running()

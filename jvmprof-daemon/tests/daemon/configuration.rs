@@ -205,6 +205,16 @@ fn what_cannot_work_is_refused_with_the_place_that_says_so() {
             "--remote-store-bearer-token-file: reading the bearer token /nope",
             "1:35: says remote-store-bearer-token-file",
         ),
+        (
+            "pyroscope-address = ['http://a:1', { address = 'http://b:1', bearer-token-file = '/nope' }]\n",
+            "--pyroscope-address: reading the credentials /nope",
+            "1:1: says pyroscope-address",
+        ),
+        (
+            "otlp-address = [{ address = 'http://a:1', tennant = 'x' }]\n",
+            "otlp-address[0]: not an address: unknown field `tennant`",
+            "1:1",
+        ),
         ("spool-directory = ''\n", "\"\": must not be empty", "1:19: spool-directory"),
         ("frequency = [[[[\n", "unclosed array", "1:17"),
         ("log-level = 'foo=bar=baz'\n", "error parsing level filter", "1:13: log-level"),

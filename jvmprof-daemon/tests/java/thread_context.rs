@@ -1,5 +1,6 @@
 //! Contexts that Java code publishes through a library, by the foreign function interface.
 
+mod datadog;
 mod java_writer;
 mod virtual_threads;
 

@@ -129,9 +129,11 @@ fn a_request_that_waits_for_ever_is_known_while_it_does() {
     gcc("gcc", &program, &["record/thread_context_wait.c", WRITER], &["-rdynamic"]);
     let load = Workload::start(&program, &[&process_context("tlsdesc_v1_dev")]);
     let (pid, path) = (load.pid().to_string(), output.to_str().expect("a path in UTF-8"));
-    record_json(&["-e", "offcpu", "--thread-context", "-d", "4s", "-p", &pid, "-o", path]);
+    let record = ["-e", "offcpu", "-d", "4s", "-p", &pid, "-o", path];
+    let summary = record_json(&[&record[..], &["--thread-context"]].concat());
     let samples = samples_of_pprof(&fs::read(&output).expect("written")).of_requests;
     assert!(!samples.is_empty(), "the thread is seen while it waits");
+    assert!(summary["thread_context_samples"].as_u64().is_some_and(|labelled| labelled > 0), "{summary}");
     for (number, labels) in &samples {
         let id = |name: &str| labels.get(name).map(String::as_str);
         let ids = (id("trace_id"), id("span_id"));
@@ -148,4 +150,9 @@ fn samples_have_no_labels_of_requests_unless_asked() {
     let samples = samples_of(&[(&program, vec![&context])], &[]).remove(0).of_requests;
     assert!(!samples.is_empty());
     assert!(samples.iter().all(|(_, labels)| labels.is_empty()), "{samples:?}");
+    let output = dir.path().join("requests.pb.gz");
+    let load = Workload::start(&program, &[&context]);
+    let (pid, path) = (load.pid().to_string(), output.to_str().expect("a path in UTF-8"));
+    let summary = record_json(&["-d", "1s", "-p", &pid, "-o", path]);
+    assert!(summary["thread_context_samples"].is_null(), "{summary}");
 }

@@ -49,20 +49,27 @@ pub(crate) fn compile_java(dir: &Path, class: &str, source: &str) -> PathBuf {
 
 /// As [`compile_java`], for JDKs from this release on.
 pub(crate) fn compile_java_for(release: u32, dir: &Path, class: &str, source: &str) -> PathBuf {
+    compile_java_with(release, dir, class, source, "")
+}
+
+/// As [`compile_java_for`], with these jars, separated by colons.
+pub(crate) fn compile_java_with(
+    release: u32,
+    dir: &Path,
+    class: &str,
+    source: &str,
+    class_path: &str,
+) -> PathBuf {
     let file = dir.join(format!("{class}.java"));
     fs::write(&file, source).expect("written");
     let new_enough = jdks().into_iter().filter(|(feature, _)| *feature >= release);
     let javac = new_enough.map(|(_, home)| home.join("bin/javac")).find(|javac| javac.is_file());
     let mut javac = Command::new(javac.expect("one of the JDKs needs a javac"));
-    assert!(
-        javac
-            .args(["-nowarn", "--release", &release.to_string(), "-d"])
-            .arg(dir)
-            .arg(file)
-            .status()
-            .expect("javac runs")
-            .success()
-    );
+    javac.args(["-nowarn", "--release", &release.to_string(), "-d"]).arg(dir);
+    if !class_path.is_empty() {
+        javac.args(["-cp", class_path]);
+    }
+    assert!(javac.arg(file).status().expect("javac runs").success());
     dir.to_owned()
 }
 

@@ -11,14 +11,13 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::recorded::Recorded;
-use crate::files;
 use crate::paths;
 use crate::run::{run, stdout_text};
+use crate::setup::maven;
 use crate::zoo::Jdk;
 
 const ASYNC_PROFILER: &str = "tools.profiler:async-profiler:4.2";
 const LIBRARY: &str = "linux-x64/libasyncProfiler.so";
-const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy";
 /// JFR's events of allocation: one since JDK 16, two before.
 const JFR_EVENTS: &str =
     "jdk.ObjectAllocationSample,jdk.ObjectAllocationInNewTLAB,jdk.ObjectAllocationOutsideTLAB";
@@ -39,12 +38,7 @@ impl Agent {
         let cache = paths::target().join("async-profiler");
         let library = cache.join(LIBRARY);
         if !library.is_file() {
-            files::create_folder(&cache)?;
-            let mut mvn = Command::new("mvn");
-            mvn.args(["--quiet", "--batch-mode", MAVEN_COPY]);
-            mvn.arg(format!("-Dartifact={ASYNC_PROFILER}"));
-            mvn.arg(format!("-DoutputDirectory={}", cache.display())).arg("-Dmdep.stripVersion=true");
-            run(&mut mvn)?;
+            maven::copy(ASYNC_PROFILER, &cache)?;
             let archive = cache.join("async-profiler.jar");
             run(Command::new("unzip").args(["-q", "-o"]).arg(archive).arg(LIBRARY).arg("-d").arg(&cache))?;
         }

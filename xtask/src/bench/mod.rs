@@ -24,6 +24,8 @@ mod generated_code_names;
 mod jvm;
 mod perf;
 mod slowdown;
+mod statistics;
+mod thread_context;
 
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("by_turns").args(["slowdown", "switches"])))]
@@ -52,6 +54,17 @@ pub(crate) struct BenchArgs {
     /// Measure only a collector that daemons of several hosts push to, over TLS with a token
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "json"])]
     collector: bool,
+    /// Measure only what the contexts of threads cost a sample in the kernel, in so many pairs of
+    /// recordings, without and with `--thread-context` by turns
+    #[arg(
+        long,
+        conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "collector", "json"],
+        num_args = 0..=1,
+        default_missing_value = "20",
+        value_name = "PAIRS",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    thread_context: Option<u32>,
     /// How long daemons push to the collector
     #[arg(long, default_value_t = 10, requires = "collector", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     minutes: u32,
@@ -112,6 +125,9 @@ pub(crate) struct RecordSummary {
     pub(crate) samples: u64,
     /// Samples whose stack is whole.
     pub(crate) complete: u64,
+    /// Samples with the labels of a request, where these were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) thread_context_samples: Option<u64>,
     /// Lost samples by reason.
     pub(crate) losses: BTreeMap<String, u64>,
     pub(crate) kernel: KernelProgramStats,
@@ -205,6 +221,9 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     }
     if args.switches {
         return slowdown::switches::measure(args, &jvmprof, &folder);
+    }
+    if let Some(pairs) = args.thread_context {
+        return thread_context::measure(pairs, args, &jvmprof, &folder);
     }
     if let Some(old) = &args.compare {
         return compare_builds::compare(old, &jvmprof, args.seconds, args.rounds, &folder);
@@ -304,7 +323,11 @@ impl Drop for LoadProcess {
 
 /// Runs `jvmprof record --json` with these arguments.
 pub(crate) fn record(jvmprof: &Path, args: &[String]) -> anyhow::Result<RecordSummary> {
-    let mut command = Command::new(jvmprof);
+    record_by(Command::new(jvmprof), args)
+}
+
+/// Runs this command with `record --json` and these arguments behind it.
+fn record_by(mut command: Command, args: &[String]) -> anyhow::Result<RecordSummary> {
     command.args(["record", "--json"]).args(args).stdin(Stdio::null()).stderr(Stdio::inherit());
     let line = command_line(&command);
     eprintln!("$ {line}");

@@ -1,8 +1,10 @@
 //! Installation of what tasks need: JDKs, packages, tools, the sources of core; builds of jvmprof.
 
 pub(crate) mod build;
+pub(crate) mod datadog_agent;
 pub(crate) mod go_tools;
 pub(crate) mod installed_jdks;
+pub(crate) mod maven;
 pub(crate) mod packages;
 pub(crate) mod python;
 pub(crate) mod servers;

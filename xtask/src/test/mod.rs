@@ -29,7 +29,7 @@ use crate::package::{self, kubernetes_manifests};
 use crate::paths;
 use crate::run::{require_root, run, stdout_text};
 use crate::setup::installed_jdks::{self, InstalledJdk};
-use crate::setup::tools;
+use crate::setup::{datadog_agent, tools};
 use crate::soak;
 use crate::{allocation, zoo};
 
@@ -46,6 +46,9 @@ pub(crate) struct TestArgs {
     /// more on two CPUs, once
     #[arg(long, env = "JVMPROF_TEST_SERVERS")]
     servers: bool,
+    /// Get Datadog's Java agent from Maven Central, and test what it publishes (needs mvn)
+    #[arg(long, env = "JVMPROF_TEST_WITH_DATADOG_AGENT")]
+    datadog_agent: bool,
     /// Build cargo-deb and cargo-generate-rpm, and make both packages of the program that is tested
     #[arg(long, env = "JVMPROF_TEST_DISTRIBUTION_PACKAGES")]
     distribution_packages: bool,
@@ -76,6 +79,9 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
         suites.check("rustfmt", rustfmt);
         suites.check("building the unit tests", build_unit_tests);
         let programs = joined(installed)?;
+        if args.datadog_agent && !args.no_setup {
+            suites.check("getting Datadog's Java agent", datadog_agent::ensure);
+        }
         let servers = match (args.no_setup, args.servers) {
             (true, _) => Servers::Found,
             (false, true) => Servers::All,
@@ -109,11 +115,16 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
         // One after another: what they measure mustn't be disturbed.
         for name in &alone {
             let left_out = large_servers::tests_without_server(name);
-            let names: Vec<&str> = left_out.iter().map(|(_, test)| *test).collect();
+            let (binary, tests) = datadog_agent::TESTS;
+            let without_agent = (binary == name && datadog_agent::found().is_none()).then_some(tests);
+            let names: Vec<&str> = left_out.iter().map(|(_, test)| *test).chain(without_agent).collect();
             suites.run(name, |tests| tests_of_a_running_system(tests, &programs, name, &names));
             let why = if args.servers { "couldn't be built" } else { "isn't there: `--servers` builds it" };
             let line = |(server, test)| format!("`--test {name} {test}`: {server} {why}");
             suites.leave_out(left_out.into_iter().map(line));
+            suites.leave_out(without_agent.map(|tests| {
+                format!("`--test {name} {tests}`: Datadog's agent isn't there: `--datadog-agent` gets it")
+            }));
         }
         let jdks = needed_jdks(&programs.jdks);
         suites.check("stacks of the zoo's programs", || zoo::smoke(&jdks, &binary));

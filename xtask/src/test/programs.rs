@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::setup::go_tools::HELM;
-use crate::setup::{installed_jdks, packages, python, servers, test_packages};
+use crate::setup::{datadog_agent, installed_jdks, packages, python, servers, test_packages};
 
 /// Programs of this machine that tests use.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ impl Programs {
         let large = servers::LARGE.into_iter().filter(|server| server.path().is_file());
         let servers = [servers::OTEL_COLLECTOR].into_iter().chain(large);
         let servers = servers.map(|server| (server.variable, server.path().display().to_string()));
-        programs.into_iter().chain(servers).collect()
+        let agent =
+            datadog_agent::found().map(|folder| (datadog_agent::VARIABLE, folder.display().to_string()));
+        programs.into_iter().chain(servers).chain(agent).collect()
     }
 }

@@ -19,9 +19,9 @@ use tracing_subscriber::EnvFilter;
 pub use collector::CollectorArgs;
 pub use completions::{CompletionsArgs, ManPagesArgs};
 pub use daemon::{
-    BudgetArgs, CompressionArg, ConfigArgs, ContainerArgs, DaemonArgs, DeliveryArg, DeliveryArgs,
-    HostFractionArgs, HostIdentityArg, LabelArgs, LocalStoreArgs, OtlpArgs, OtlpProtocolArg, PyroscopeArgs,
-    RemoteStoreArgs, SampleTimesArg, SymbolizeArg, TelemetryArgs, UploadArgs,
+    BackendAddress, BackendCredentials, BudgetArgs, CompressionArg, ConfigArgs, ContainerArgs, DaemonArgs,
+    DeliveryArg, DeliveryArgs, HostFractionArgs, HostIdentityArg, LabelArgs, LocalStoreArgs, OtlpArgs,
+    OtlpProtocolArg, PyroscopeArgs, RemoteStoreArgs, SampleTimesArg, SymbolizeArg, TelemetryArgs, UploadArgs,
 };
 pub use diff::DiffArgs;
 pub use doctor::DoctorArgs;

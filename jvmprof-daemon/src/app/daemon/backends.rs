@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use crate::app::args::{
-    CompressionArg, DaemonArgs, OtlpArgs, OtlpProtocolArg, PyroscopeArgs, RemoteStoreArgs, SampleTimesArg,
+    BackendAddress, BackendCredentials, CompressionArg, DaemonArgs, OtlpArgs, OtlpProtocolArg, PyroscopeArgs,
+    RemoteStoreArgs, SampleTimesArg,
 };
 use crate::app::errors::UsageError;
 use crate::export::delivery::Backend;
@@ -12,7 +13,7 @@ use crate::export::http_client::{Credentials, HttpConfigError, HttpOptions};
 use crate::export::otlp::{OtlpClient, OtlpConfigError, OtlpOptions, OtlpProtocol};
 use crate::export::parca::ParcaClient;
 use crate::export::push::{BackendConfigError, BackendOptions, SettingsFile, Token};
-use crate::export::pyroscope::{PyroscopeClient, PyroscopeOptions};
+use crate::export::pyroscope::{PyroscopeClient, PyroscopeOptions, TENANT_HEADER};
 
 /// Returns a client for each backend that the settings name. Connects to nobody.
 ///
@@ -35,19 +36,30 @@ fn parca_backends(args: &DaemonArgs, names: &mut HashSet<String>) -> Result<Vec<
         &args.remote.remote_store_client_cert,
         &args.remote.remote_store_client_key,
     )?;
-    let stores = args.remote.remote_store_address.iter();
     let sample_times = args.delivery.sample_times == SampleTimesArg::RemoteStore;
-    let stores = stores
-        .map(|address| (STORE, BackendOptions { sample_times, ..parca_options(&args.remote, address) }));
-    let collector = args.delivery.collector_address.iter();
+    let mut all = Vec::new();
+    for address in &args.remote.remote_store_address {
+        let own = address.own.as_ref();
+        if own.is_some_and(|own| own.tenant.is_some() || own.basic_auth_file.is_some()) {
+            let text =
+                "of an address only bearer-token-file may be its own, no tenant and no basic-auth-file";
+            return Err(UsageError(format!("{STORE}: {text}")));
+        }
+        let options = BackendOptions { sample_times, ..parca_options(&args.remote, address) };
+        all.push((STORE, own.is_some(), options));
+    }
     let sample_times = args.delivery.sample_times != SampleTimesArg::Off;
-    let collector = collector.map(|address| {
-        (COLLECTOR, BackendOptions { insecure: true, sample_times, ..BackendOptions::new(address) })
-    });
+    all.extend(args.delivery.collector_address.iter().map(|address| {
+        let options = BackendOptions { insecure: true, sample_times, ..BackendOptions::new(address) };
+        (COLLECTOR, false, options)
+    }));
     let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
     let mut backends = Vec::new();
-    for (flag, options) in stores.chain(collector) {
-        let refused = |error| UsageError(format!("{}: {error}", flags_of(&error, flag)));
+    for (flag, is_own, options) in all {
+        let refused = |error| {
+            let flags = flags_of(&error, flag).to_owned();
+            UsageError(format!("{}: {error}", flags_of_own(is_own, "remote-store", flags)))
+        };
         let is_new = names.insert(options.backend().map_err(refused)?);
         if !is_new {
             let address = options.address;
@@ -60,64 +72,98 @@ fn parca_backends(args: &DaemonArgs, names: &mut HashSet<String>) -> Result<Vec<
 
 fn pyroscope_backends(args: &PyroscopeArgs, names: &mut HashSet<String>) -> Result<Vec<Backend>, UsageError> {
     both_or_none("pyroscope", &args.pyroscope_client_cert, &args.pyroscope_client_key)?;
-    let credentials = match (&args.pyroscope_basic_auth_file, &args.pyroscope_bearer_token_file) {
-        (Some(file), _) => Some(Credentials::Basic(file.clone())),
-        (None, Some(file)) => Some(Credentials::Bearer(file.clone())),
-        (None, None) => None,
-    };
-    let refused = |error| UsageError(format!("{}: {error}", http_flags_of(&error, "pyroscope")));
     let mut backends = Vec::new();
     for address in &args.pyroscope_address {
-        let http = HttpOptions {
-            credentials: credentials.clone(),
-            ca_file: args.pyroscope_ca_file.clone(),
-            client_identity: args.pyroscope_client_cert.clone().zip(args.pyroscope_client_key.clone()),
-            ..HttpOptions::new(address)
+        let refused = |error| {
+            let flags = http_flags_of(&error, "pyroscope");
+            UsageError(format!("{}: {error}", flags_of_own(address.own.is_some(), "pyroscope", flags)))
         };
-        name_once(names, http.backend().map_err(refused)?, "pyroscope", address)?;
-        let options = PyroscopeOptions {
-            tenant: args.pyroscope_tenant.clone(),
-            max_age: args.pyroscope_max_age,
-            concurrency: args.pyroscope_concurrency,
-            ..PyroscopeOptions::new(http)
-        };
+        let options = pyroscope_options(args, address);
+        name_once(names, options.http.backend().map_err(refused)?, "pyroscope", &address.address)?;
         backends.push(PyroscopeClient::new(options).map_err(refused)?.into());
     }
     Ok(backends)
 }
 
+fn pyroscope_options(args: &PyroscopeArgs, address: &BackendAddress) -> PyroscopeOptions {
+    let shared = || BackendCredentials {
+        tenant: args.pyroscope_tenant.clone(),
+        bearer_token_file: args.pyroscope_bearer_token_file.clone(),
+        basic_auth_file: args.pyroscope_basic_auth_file.clone(),
+    };
+    let credentials = address.own.clone().unwrap_or_else(shared);
+    let http = HttpOptions {
+        credentials: http_credentials(&credentials),
+        ca_file: args.pyroscope_ca_file.clone(),
+        client_identity: args.pyroscope_client_cert.clone().zip(args.pyroscope_client_key.clone()),
+        ..HttpOptions::new(&address.address)
+    };
+    PyroscopeOptions {
+        tenant: credentials.tenant,
+        max_age: args.pyroscope_max_age,
+        concurrency: args.pyroscope_concurrency,
+        ..PyroscopeOptions::new(http)
+    }
+}
+
 fn otlp_backends(args: &OtlpArgs, names: &mut HashSet<String>) -> Result<Vec<Backend>, UsageError> {
     both_or_none("otlp", &args.otlp_client_cert, &args.otlp_client_key)?;
-    let refused = |error| {
-        let flags = match &error {
-            OtlpConfigError::Http(error) => http_flags_of(error, "otlp"),
-            OtlpConfigError::Grpc(error) => grpc_flags_of(error),
-            OtlpConfigError::BasicByGrpc => "--otlp-bearer-token-file".to_owned(),
-        };
-        UsageError(format!("{flags}: {error}"))
-    };
     let mut backends = Vec::new();
     for address in &args.otlp_address {
-        let http = HttpOptions {
-            credentials: args.otlp_bearer_token_file.clone().map(Credentials::Bearer),
-            ca_file: args.otlp_ca_file.clone(),
-            client_identity: args.otlp_client_cert.clone().zip(args.otlp_client_key.clone()),
-            ..HttpOptions::new(address)
+        let refused = |error| {
+            let flags = match &error {
+                OtlpConfigError::Http(error) => http_flags_of(error, "otlp"),
+                OtlpConfigError::Grpc(error) => grpc_flags_of(error),
+                OtlpConfigError::BasicByGrpc => "--otlp-bearer-token-file".to_owned(),
+            };
+            UsageError(format!("{}: {error}", flags_of_own(address.own.is_some(), "otlp", flags)))
         };
-        let name = http.backend().map_err(|error| refused(error.into()))?;
-        name_once(names, name, "otlp", address)?;
-        let options = OtlpOptions {
-            http,
-            protocol: match args.otlp_protocol {
-                OtlpProtocolArg::Grpc => OtlpProtocol::Grpc,
-                OtlpProtocolArg::Http => OtlpProtocol::Http,
-            },
-            headers: args.otlp_headers.clone(),
-            compress: args.otlp_compression == CompressionArg::Gzip,
-        };
+        let options = otlp_options(args, address);
+        let name = options.http.backend().map_err(|error| refused(error.into()))?;
+        name_once(names, name, "otlp", &address.address)?;
         backends.push(OtlpClient::new(options).map_err(refused)?.into());
     }
     Ok(backends)
+}
+
+fn otlp_options(args: &OtlpArgs, address: &BackendAddress) -> OtlpOptions {
+    let (credentials, headers) = match &address.own {
+        Some(own) => {
+            let tenant = own.tenant.iter().map(|tenant| (TENANT_HEADER.to_owned(), tenant.clone()));
+            (http_credentials(own), tenant.collect())
+        }
+        None => (args.otlp_bearer_token_file.clone().map(Credentials::Bearer), args.otlp_headers.clone()),
+    };
+    let http = HttpOptions {
+        credentials,
+        ca_file: args.otlp_ca_file.clone(),
+        client_identity: args.otlp_client_cert.clone().zip(args.otlp_client_key.clone()),
+        ..HttpOptions::new(&address.address)
+    };
+    OtlpOptions {
+        http,
+        protocol: match args.otlp_protocol {
+            OtlpProtocolArg::Grpc => OtlpProtocol::Grpc,
+            OtlpProtocolArg::Http => OtlpProtocol::Http,
+        },
+        headers,
+        compress: args.otlp_compression == CompressionArg::Gzip,
+    }
+}
+
+fn http_credentials(credentials: &BackendCredentials) -> Option<Credentials> {
+    let basic = credentials.basic_auth_file.clone().map(Credentials::Basic);
+    basic.or_else(|| credentials.bearer_token_file.clone().map(Credentials::Bearer))
+}
+
+/// Returns the flags of options that are refused: that of the address where these are its own
+/// credentials. `prefix` of its flags.
+fn flags_of_own(is_own: bool, prefix: &str, flags: String) -> String {
+    const CREDENTIALS: [&str; 4] = ["-bearer-token", "-basic-auth-file", "-tenant", "-headers"];
+    if is_own && CREDENTIALS.iter().any(|flag| flags.contains(flag)) {
+        return format!("--{prefix}-address");
+    }
+    flags
 }
 
 /// Checks that a backend's certificate and key are both there or both aren't. `prefix` of its
@@ -198,18 +244,125 @@ fn flags_of(error: &BackendConfigError, address: &'static str) -> &'static str {
     }
 }
 
-pub(super) fn parca_options(args: &RemoteStoreArgs, address: &str) -> BackendOptions {
-    let token = match (&args.remote_store_bearer_token, &args.remote_store_bearer_token_file) {
+pub(super) fn parca_options(args: &RemoteStoreArgs, address: &BackendAddress) -> BackendOptions {
+    let shared = || match (&args.remote_store_bearer_token, &args.remote_store_bearer_token_file) {
         (Some(token), _) => Some(Token::Literal(token.clone())),
         (None, Some(file)) => Some(Token::File(file.clone())),
         (None, None) => None,
     };
+    let (token, headers) = match &address.own {
+        Some(own) => (own.bearer_token_file.clone().map(Token::File), Vec::new()),
+        None => (shared(), args.remote_store_grpc_headers.clone()),
+    };
     BackendOptions {
         insecure: args.remote_store_insecure,
         token,
-        headers: args.remote_store_grpc_headers.clone(),
+        headers,
         ca_file: args.remote_store_ca_file.clone(),
         client_identity: args.remote_store_client_cert.clone().zip(args.remote_store_client_key.clone()),
-        ..BackendOptions::new(address)
+        ..BackendOptions::new(&address.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::app::args::Command;
+    use crate::app::settings::Invocation;
+
+    fn daemon(arguments: &[&str]) -> Box<DaemonArgs> {
+        let line = ["jvmprof", "daemon"].iter().chain(arguments).map(OsString::from);
+        let invocation = Invocation::load(&line.collect::<Vec<_>>(), &BTreeMap::new());
+        match invocation.expect("it is valid").cli.command {
+            Command::Daemon(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_address_with_credentials_of_its_own_gets_no_others() {
+        let args = daemon(&[
+            "--remote-store-bearer-token=secret",
+            "--remote-store-grpc-headers=x-team=shop",
+            "--remote-store-address=http://all:7070",
+            "--remote-store-address={ address = 'http://own:7070', bearer-token-file = '/own' }",
+            "--remote-store-address={ address = 'http://none:7070' }",
+            "--pyroscope-tenant=shop",
+            "--pyroscope-basic-auth-file=/all",
+            "--pyroscope-address=http://all:4040",
+            "--pyroscope-address={ address = 'http://own:4040', tenant = 'cart', bearer-token-file = '/own' }",
+            "--pyroscope-address={ address = 'http://none:4040' }",
+            "--otlp-headers=x-team=shop",
+            "--otlp-bearer-token-file=/all",
+            "--otlp-address=http://all:4317",
+            "--otlp-address={ address = 'http://own:4317', tenant = 'cart', basic-auth-file = '/own' }",
+            "--otlp-address={ address = 'http://none:4317' }",
+        ]);
+        let team = || vec![("x-team".to_owned(), "shop".to_owned())];
+        let addresses = &args.remote.remote_store_address;
+        let [all, own, none] = [0, 1, 2].map(|at| parca_options(&args.remote, &addresses[at]));
+        assert_eq!(
+            [&all, &own, &none].map(|of| of.address.as_str()),
+            ["http://all:7070", "http://own:7070", "http://none:7070"]
+        );
+        assert!(matches!(&all.token, Some(Token::Literal(token)) if token == "secret"), "{all:?}");
+        assert!(matches!(&own.token, Some(Token::File(path)) if path.as_os_str() == "/own"), "{own:?}");
+        assert!(none.token.is_none(), "{none:?}");
+        assert_eq!([all.headers, own.headers, none.headers], [team(), Vec::new(), Vec::new()]);
+
+        let file = |credentials: &Option<Credentials>| match credentials {
+            None => "none".to_owned(),
+            Some(Credentials::Basic(path)) => format!("basic {}", path.display()),
+            Some(Credentials::Bearer(path)) => format!("bearer {}", path.display()),
+        };
+        let addresses = &args.pyroscope.pyroscope_address;
+        let of_pyroscope = [0, 1, 2].map(|at| {
+            let options = pyroscope_options(&args.pyroscope, &addresses[at]);
+            (options.tenant.unwrap_or_default(), file(&options.http.credentials))
+        });
+        let expected = [("shop", "basic /all"), ("cart", "bearer /own"), ("", "none")];
+        assert_eq!(of_pyroscope, expected.map(|(tenant, file)| (tenant.to_owned(), file.to_owned())));
+
+        let addresses = &args.otlp.otlp_address;
+        let of_otlp = [0, 1, 2].map(|at| {
+            let options = otlp_options(&args.otlp, &addresses[at]);
+            (options.headers, file(&options.http.credentials))
+        });
+        let tenant = vec![("x-scope-orgid".to_owned(), "cart".to_owned())];
+        let expected = [(team(), "bearer /all"), (tenant, "basic /own"), (Vec::new(), "none")];
+        assert_eq!(of_otlp, expected.map(|(headers, file)| (headers, file.to_owned())));
+    }
+
+    #[tokio::test]
+    async fn credentials_of_one_address_that_cannot_work_are_refused_by_its_flag() {
+        for (argument, expected) in [
+            (
+                "--pyroscope-address={ address = 'http://a:1', bearer-token-file = '/nope' }",
+                "--pyroscope-address: reading",
+            ),
+            (
+                "--pyroscope-address={ address = 'http://a:1', tenant = \"a\\nb\" }",
+                "--pyroscope-address: the tenant",
+            ),
+            (
+                "--otlp-address={ address = 'http://a:1', bearer-token-file = '/nope' }",
+                "--otlp-address: reading",
+            ),
+            ("--otlp-address={ address = 'http://a:1', basic-auth-file = '/nope' }", "--otlp-address: basic"),
+            (
+                "--remote-store-address={ address = 'http://a:1', bearer-token-file = '/nope' }",
+                "--remote-store-address: reading",
+            ),
+            (
+                "--remote-store-address={ address = 'http://a:1', tenant = 'x' }",
+                "no tenant and no basic-auth-file",
+            ),
+        ] {
+            let error = clients(&daemon(&[argument])).expect_err(argument).to_string();
+            assert!(error.contains(expected), "{argument}: {error}");
+        }
     }
 }

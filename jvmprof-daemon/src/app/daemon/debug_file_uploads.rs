@@ -50,7 +50,7 @@ impl DebugFileUploads {
         let (offers, queue) = UploadQueue::new();
         native.offers = Some(Arc::clone(&offers));
         let task = tokio::spawn(uploader.clone().run(queue));
-        Ok(Self(Some(RunningUploader { uploader, offers, task, address: address.clone() })))
+        Ok(Self(Some(RunningUploader { uploader, offers, task, address: address.address.clone() })))
     }
 
     /// Applies new settings of the backend. Another server is offered every file again.
@@ -67,8 +67,8 @@ impl DebugFileUploads {
             tracing::error!(address = running.address, %error, "debug files go where they went");
             return;
         }
-        if running.address != *address {
-            running.address.clone_from(address);
+        if running.address != address.address {
+            running.address.clone_from(&address.address);
             running.offers.forget();
         }
     }

@@ -1,5 +1,6 @@
-//! The receiving side: Parca's `ProfileStoreService`, OTLP's `ProfilesService` and Pyroscope's
-//! `PusherService`, with Parca's validation, into a [`Store`](crate::export::store::Store).
+//! The receiving side: Parca's `ProfileStoreService`, OTLP's `ProfilesService`, and Pyroscope's
+//! `PusherService` and `/ingest`, with Parca's validation, into a
+//! [`Store`](crate::export::store::Store).
 //!
 //! A request comes in through `parca_receiver`, `otlp_receiver` or `pyroscope_receiver` and is
 //! checked by `parca_validation`, as a whole, before anything of it is stored. The page
@@ -19,7 +20,7 @@ mod page_tests;
 pub mod parca_receiver;
 pub mod parca_validation;
 mod profile_reader;
-mod pyroscope_receiver;
+pub mod pyroscope_receiver;
 #[cfg(test)]
 mod receiver_tests;
 mod sample_timeline;
@@ -95,6 +96,7 @@ fn routes_within(collector: Arc<CollectorService>, slots: Slots) -> Router {
     Router::new()
         .route(otlp_receiver::HTTP_PATH, post(otlp_receiver::post))
         .route(pyroscope_receiver::PATH, post(pyroscope_receiver::post))
+        .route(pyroscope_receiver::ingest::PATH, post(pyroscope_receiver::ingest::post))
         .layer(DefaultBodyLimit::max(MAX_OTHER_MESSAGE_BYTES))
         .with_state(collector)
         .merge(grpc.layer(middleware::from_fn(require_grpc)))

@@ -1,5 +1,8 @@
 //! Pyroscope's `push.v1.PusherService/Push`, as agents call it: a POST of the Connect protocol.
 
+pub mod form;
+pub(super) mod ingest;
+
 use std::sync::Arc;
 
 use axum::body::Bytes;

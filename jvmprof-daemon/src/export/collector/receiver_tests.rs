@@ -1,6 +1,7 @@
 //! The collector as a receiver of OTLP and of Pyroscope's pushes: this project's own sinks push to
 //! it, and others send what is wrong.
 
+mod ingest;
 mod request_limits;
 mod slots;
 

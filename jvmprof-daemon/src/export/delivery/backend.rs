@@ -67,13 +67,14 @@ impl Backend {
         }
     }
 
-    /// Returns true if each series is to have a request of its own, so that the answer says what
-    /// became of it.
-    pub(super) fn wants_single_series(&self) -> bool {
+    /// Takes out of a request the series that aren't to be sent together with the others, so that
+    /// the answer says what became of them, and returns them as requests.
+    pub(super) fn take_others(&self, request: &mut PushRequest) -> Vec<PushRequest> {
         match self {
-            // Pyroscope's requests are made with one.
-            Self::Parca(_) | Self::Pyroscope(_) => false,
-            Self::Otlp(client) => client.wants_single_series(),
+            // Parca looks at all series before it stores one. Pyroscope's requests are made with
+            // one.
+            Self::Parca(_) | Self::Pyroscope(_) => Vec::new(),
+            Self::Otlp(client) => client.take_others(request),
         }
     }
 

@@ -62,15 +62,12 @@ pub(super) async fn deliver(
     let mut report = SendReport::default();
     let mut parts = VecDeque::from([request]);
     let (mut refusals, mut failures, mut is_over, mut has_ended) = (0, 0, false, false);
-    while let Some(part) = parts.pop_front() {
+    while let Some(mut part) = parts.pop_front() {
         if is_over {
             report.to_retry.push(part);
             continue;
         }
-        if part.series() > 1 && backend.wants_single_series() {
-            parts.extend(part.split_series().into_iter().flatten());
-            continue;
-        }
+        parts.extend(backend.take_others(&mut part));
         let outcome = tokio::select! {
             outcome = backend.send(&part) => outcome,
             () = &mut deadline => {

@@ -21,7 +21,7 @@ use crate::export::push::push_outcome::{is_answer, retry_delay};
 /// The contents of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contents {
-    pub(super) series: usize,
+    series: usize,
     profiles: usize,
 }
 
@@ -46,8 +46,16 @@ pub(super) enum Answer {
 pub(super) enum Meaning {
     /// The whole message.
     OfAll(PushOutcome),
+    /// The whole message, which was stored, with what the receiver says of it.
+    StoredWithWarning(String),
     /// Some of its profiles, which weren't taken for this reason. Others may have been stored.
-    OfSome { code: Code, message: String, retry_after: Option<Duration> },
+    OfSome {
+        code: Code,
+        message: String,
+        retry_after: Option<Duration>,
+        /// The number of profiles that weren't taken, if the receiver says it.
+        rejected: Option<usize>,
+    },
 }
 
 impl Answer {
@@ -84,12 +92,28 @@ impl Answer {
 }
 
 impl Meaning {
+    /// Returns the code for which some of several series of a message that holds this weren't
+    /// taken, if others may have been stored: it isn't said which.
+    pub(super) fn code_of_unknown_series(&self, contents: Contents) -> Option<Code> {
+        match self {
+            Self::OfAll(_) | Self::StoredWithWarning(_) => None,
+            Self::OfSome { code, rejected, .. } => {
+                (contents.series > 1 && *rejected != Some(contents.profiles)).then_some(*code)
+            }
+        }
+    }
+
     /// Returns the outcome for a message that holds this.
     pub(super) fn outcome(self, contents: Contents) -> PushOutcome {
-        let (code, message, retry_after) = match self {
+        let (code, message, retry_after, rejected) = match self {
             Self::OfAll(outcome) => return outcome,
-            Self::OfSome { code, message, retry_after } => (code, message, retry_after),
+            Self::StoredWithWarning(_) => return PushOutcome::Stored,
+            Self::OfSome { code, message, retry_after, rejected } => (code, message, retry_after, rejected),
         };
+        if rejected == Some(contents.profiles) {
+            // Each profile has been looked at by itself: parts of the message would end alike.
+            return PushOutcome::Refused { code, message, divisible: false };
+        }
         let status = Status::new(code, message);
         let outcome = PushOutcome::of_answer(&status);
         let is_clear = match outcome {
@@ -104,22 +128,28 @@ impl Meaning {
     }
 }
 
-/// A success, which may be a partial one.
+/// A success, which may be a partial one. With no profile rejected its text is a warning.
 fn of_response(response: &ExportProfilesServiceResponse) -> Meaning {
-    let Some(partial) = response.partial_success.as_ref().filter(|partial| partial.rejected_profiles > 0)
-    else {
-        return Meaning::OfAll(PushOutcome::Stored);
-    };
-    let message = format!("{} profiles rejected: {}", partial.rejected_profiles, partial.error_message);
-    Meaning::OfSome { code: Code::InvalidArgument, message, retry_after: None }
+    match &response.partial_success {
+        Some(partial) if partial.rejected_profiles > 0 => Meaning::OfSome {
+            code: Code::InvalidArgument,
+            message: format!("{} profiles rejected: {}", partial.rejected_profiles, partial.error_message),
+            retry_after: None,
+            rejected: usize::try_from(partial.rejected_profiles).ok(),
+        },
+        Some(partial) if !partial.error_message.is_empty() => {
+            Meaning::StoredWithWarning(partial.error_message.clone())
+        }
+        Some(_) | None => Meaning::OfAll(PushOutcome::Stored),
+    }
 }
 
 /// A failure by gRPC.
 fn of_status(status: &Status) -> Meaning {
     match code_of_one_profile(status.message()).filter(|_| is_answer(status)) {
         Some(code) => {
-            let message = status.message().to_owned();
-            Meaning::OfSome { code, message, retry_after: retry_delay(status) }
+            let (message, retry_after) = (status.message().to_owned(), retry_delay(status));
+            Meaning::OfSome { code, message, retry_after, rejected: None }
         }
         None => Meaning::OfAll(PushOutcome::of_otlp_status(status)),
     }
@@ -144,12 +174,12 @@ fn of_http(answer: &HttpAnswer) -> Meaning {
     match code_of_one_profile(&text) {
         Some(code) => {
             let message = format!("HTTP {status}: {}", text.trim());
-            Meaning::OfSome { code, message, retry_after: *retry_after }
+            Meaning::OfSome { code, message, retry_after: *retry_after, rejected: None }
         }
         None => match PushOutcome::of_http_status(*status, &text) {
             // What is missing of the text might say that it is of one profile.
             PushOutcome::Refused { code, message, .. } if !is_whole && *status == StatusCode::BAD_REQUEST => {
-                Meaning::OfSome { code, message, retry_after: *retry_after }
+                Meaning::OfSome { code, message, retry_after: *retry_after, rejected: None }
             }
             outcome => Meaning::OfAll(outcome.with_retry_after(*retry_after)),
         },
@@ -179,10 +209,21 @@ fn text_of(body: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesPartialSuccess;
+
     use super::*;
 
     fn answer(status: StatusCode, body: &'static str, is_whole: bool) -> Answer {
         Answer::Http(HttpAnswer { status, body: body.into(), is_whole, retry_after: None })
+    }
+
+    fn kind(outcome: PushOutcome) -> &'static str {
+        match outcome {
+            PushOutcome::Refused { .. } => "refused",
+            PushOutcome::NotStored { .. } => "not stored",
+            PushOutcome::PossiblyLost { .. } => "possibly lost",
+            PushOutcome::Stored => "stored",
+        }
     }
 
     #[test]
@@ -203,12 +244,6 @@ mod tests {
         const MALFORMED: &str =
             "rpc error: code = InvalidArgument desc = failed to convert otel profile: index 7 out of bounds";
         const BROKEN: &str = "push series with index 0 and id 1 failed: context canceled";
-        let kind = |outcome: PushOutcome| match outcome {
-            PushOutcome::Refused { .. } => "refused",
-            PushOutcome::NotStored { .. } => "not stored",
-            PushOutcome::PossiblyLost { .. } => "possibly lost",
-            PushOutcome::Stored => "stored",
-        };
         for (text, of_one, of_a_series) in [
             (REFUSED, "refused", "refused"),
             (MALFORMED, "refused", "refused"),
@@ -229,5 +264,48 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_partial_success_is_clear_by_either_protocol_where_all_or_none_or_one_series_is_rejected() {
+        // Rejected profiles, the text, series and profiles of the message, and what is known.
+        for (rejected, text, series, profiles, expected) in [
+            (0, "", 3, 6, "stored"),
+            (0, "names were shortened", 3, 6, "stored"),
+            // No number of anything.
+            (-1, "names were shortened", 3, 6, "stored"),
+            (1, "bad names", 1, 1, "refused"),
+            (1, "bad names", 1, 2, "refused"),
+            (2, "bad names", 1, 2, "refused"),
+            (6, "bad names", 3, 6, "refused"),
+            (5, "bad names", 3, 6, "possibly lost"),
+            (1, "bad names", 2, 2, "possibly lost"),
+            // More than there were: it counts something else.
+            (7, "bad names", 3, 6, "possibly lost"),
+            (1, "", 2, 2, "possibly lost"),
+        ] {
+            let partial =
+                ExportProfilesPartialSuccess { rejected_profiles: rejected, error_message: text.to_owned() };
+            let response = ExportProfilesServiceResponse { partial_success: Some(partial) };
+            let body = response.encode_to_vec().into();
+            let by_http = HttpAnswer { status: StatusCode::OK, body, is_whole: true, retry_after: None };
+            let contents = Contents { series, profiles };
+            for answer in [Answer::Grpc(Ok(response)), Answer::Http(by_http)] {
+                let meaning = answer.meaning();
+                let unknown = meaning.code_of_unknown_series(contents);
+                assert_eq!(unknown.is_some(), expected == "possibly lost", "{answer:?} {contents:?}");
+                assert_eq!(kind(meaning.outcome(contents)), expected, "{answer:?} {contents:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_no_answer_makes_a_success_one_of_somebody_else() {
+        let one = Contents { series: 1, profiles: 1 };
+        for body in ["<html></html>", "OK", "{}", "{\"partialSuccess\":{\"rejectedProfiles\":\"1\"}}"] {
+            let outcome = answer(StatusCode::OK, body, true).meaning().outcome(one);
+            assert_eq!(kind(outcome), "possibly lost", "{body}");
+        }
+        assert_eq!(kind(answer(StatusCode::ACCEPTED, "", true).meaning().outcome(one)), "stored");
     }
 }

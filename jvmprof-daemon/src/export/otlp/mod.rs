@@ -9,6 +9,7 @@ mod message;
 pub mod received;
 #[cfg(test)]
 pub(in crate::export) mod scripted_receiver;
+mod series_grouping;
 mod span;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,7 @@ mod tests;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use flate2::Compression;
@@ -39,6 +40,7 @@ use crate::export::store::NAME_LABEL;
 use crate::profile::model::Batch;
 use crate::profile::pprof::PushEncoder;
 use answer::{Answer, Contents, Meaning};
+use series_grouping::SeriesGrouping;
 
 pub use message::MalformedRequest;
 pub use received::InvalidMessage;
@@ -100,8 +102,9 @@ pub enum OtlpConfigError {
 pub struct OtlpClient {
     options: Arc<OtlpOptions>,
     transport: Transport,
-    /// It has answered that it didn't take some series of a request of several.
-    stores_parts: Arc<AtomicBool>,
+    grouping: Arc<SeriesGrouping>,
+    /// It has warned of something that it has stored.
+    has_warned: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -145,7 +148,8 @@ impl OtlpClient {
             OtlpProtocol::Grpc => Transport::grpc(&options)?,
             OtlpProtocol::Http => Transport::http(&options)?,
         };
-        Ok(Self { options: Arc::new(options), transport, stores_parts: Arc::default() })
+        let grouping = Arc::new(SeriesGrouping::new(options.http.request_timeout));
+        Ok(Self { options: Arc::new(options), transport, grouping, has_warned: Arc::default() })
     }
 
     /// Returns the address of the receiver.
@@ -153,21 +157,23 @@ impl OtlpClient {
         &self.options.http.address
     }
 
-    /// Returns true once the receiver has answered that it didn't take some series of a request:
-    /// it isn't said which. From then on each is to have a request of its own.
-    pub fn wants_single_series(&self) -> bool {
-        self.stores_parts.load(Ordering::Relaxed)
+    /// Takes out of a request the series that aren't to be in one message with the others, by what
+    /// the receiver has answered so far, and returns them as requests. At least one series stays.
+    pub fn take_others(&self, request: &mut PushRequest) -> Vec<PushRequest> {
+        self.grouping.take_others(request)
     }
 
     /// Sends one request, once, and returns its outcome.
     pub async fn send(&self, request: &PushRequest) -> PushOutcome {
         let outcome = match message::of_request(request) {
             Ok(message) => {
-                let contents = Contents::of(&message);
-                match self.exchange(message).await {
+                let (contents, began) = (Contents::of(&message), Instant::now());
+                let outcome = match self.exchange(message).await {
                     Ok(answer) => self.outcome(&answer, contents),
                     Err(outcome) => outcome,
-                }
+                };
+                self.grouping.note(request, &outcome, began.elapsed());
+                outcome
             }
             Err(error) => {
                 let message = error.to_string();
@@ -192,16 +198,21 @@ impl OtlpClient {
         }
     }
 
-    /// Returns the outcome that an answer means for a message that holds this, and notes a receiver
-    /// that stores parts of messages.
+    /// Returns the outcome that an answer means for a message that holds this, and notes what it
+    /// says of the receiver.
     fn outcome(&self, answer: &Answer, contents: Contents) -> PushOutcome {
-        let meaning = answer.meaning();
-        let is_of_some = matches!(meaning, Meaning::OfSome { .. }) && contents.series > 1;
-        if is_of_some && !self.stores_parts.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                address = self.address(),
-                "the receiver may store a part of a request: from now on each series has its own"
-            );
+        let (meaning, address) = (answer.meaning(), self.address());
+        if let Some(code) = meaning.code_of_unknown_series(contents)
+            && let Some(consequence) = self.grouping.note_partly_stored(code)
+        {
+            tracing::warn!(address, "the receiver may store a part of a message: {consequence}");
+        }
+        if let Meaning::StoredWithWarning(warning) = &meaning {
+            if self.has_warned.swap(true, Ordering::Relaxed) {
+                tracing::debug!(address, warning, "the receiver has stored profiles and warns");
+            } else {
+                tracing::warn!(address, warning, "the receiver has stored profiles and warns");
+            }
         }
         meaning.outcome(contents)
     }

@@ -25,22 +25,39 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::codec::CompressionEncoding;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
+use tonic_types::pb::Status as RpcStatus;
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::OtlpProtocol;
 use super::attributes::{of_resource, text_attribute};
 
-/// A status (of HTTP, or the number of a gRPC code) and a text; `PARTIAL` as the text of a success
-/// rejects all profiles, [`HOUR`] as that of a failure asks for that time.
+/// A status (of HTTP, or the number of a gRPC code) and a text. [`PARTIAL`] as the text of a
+/// success rejects one profile, [`ALL_REJECTED`] all of them, and another one is a warning;
+/// [`HOUR`] as that of a failure asks for that time.
 type Step = (u16, String);
 
 pub(in crate::export) const PARTIAL: &str = "rejected";
+pub(in crate::export) const ALL_REJECTED: &str = "all rejected";
 pub(in crate::export) const HOUR: &str = "come back in an hour";
 pub(in crate::export) const HOUR_SECONDS: u64 = 3600;
 /// gRPC's INVALID_ARGUMENT, which is HTTP's 400.
 const REFUSED: u16 = 3;
 /// gRPC's UNKNOWN, which is HTTP's 400 too, of a receiver that has stored a part of the message.
 const PARTLY_REFUSED: u16 = 2;
+/// gRPC's OK, which is HTTP's 200.
+const SUCCESS: u16 = 0;
+
+/// The treatment of a message with a series that is refused.
+#[derive(Clone, Copy, Default)]
+enum Refusal {
+    /// It is refused as a whole.
+    #[default]
+    OfAll,
+    /// The series before that one are stored, which isn't said.
+    AfterOthers,
+    /// All others are stored, and the answer is a partial success.
+    OfOne,
+}
 
 /// A receiver that gives these answers, one after the other, and then takes everything.
 #[derive(Clone, Default)]
@@ -48,10 +65,13 @@ pub(in crate::export) struct ScriptedReceiver {
     steps: Arc<Mutex<VecDeque<Step>>>,
     /// The answer to messages without profiles, if it is none of a success.
     to_empty: Option<Step>,
-    /// The pid of a series that is always refused, with all that comes with it.
+    /// The pid of a series that is always refused.
     refused_pid: Option<&'static str>,
-    /// Whether the series before that one are stored.
-    stores_parts: bool,
+    refusal: Refusal,
+    /// Failures by HTTP have a `google.rpc.Status` in their bodies, as OTLP wants it, else a text.
+    has_status_bodies: bool,
+    /// The time that each series takes.
+    time_for_series: Duration,
     /// Requests so far, also those without profiles.
     pub(in crate::export) requests: Arc<AtomicUsize>,
     /// What was taken, with the headers of HTTP.
@@ -76,7 +96,22 @@ impl ScriptedReceiver {
 
     /// The same, which stores the series before that one and doesn't say so, as Pyroscope does.
     pub(in crate::export) fn refusing_after_others(pid: &'static str) -> Self {
-        Self { stores_parts: true, ..Self::refusing(pid) }
+        Self { refusal: Refusal::AfterOthers, ..Self::refusing(pid) }
+    }
+
+    /// The same, which stores all others and says how many profiles it has rejected.
+    pub(in crate::export) fn rejecting(pid: &'static str) -> Self {
+        Self { refusal: Refusal::OfOne, ..Self::refusing(pid) }
+    }
+
+    /// The same receiver, whose failures by HTTP are protobuf.
+    pub(in crate::export) fn with_status_bodies(self, has_status_bodies: bool) -> Self {
+        Self { has_status_bodies, ..self }
+    }
+
+    /// The same receiver, which takes so long for each series, one after the other.
+    pub(in crate::export) fn taking(self, time_for_series: Duration) -> Self {
+        Self { time_for_series, ..self }
     }
 
     /// The sum of the first values of all profiles of the first type.
@@ -114,7 +149,7 @@ impl ScriptedReceiver {
     }
 
     /// Returns the answer to a message: by its script, if there are profiles in it.
-    fn step(&self, headers: HeaderMap, mut message: ExportProfilesServiceRequest) -> Option<Step> {
+    async fn step(&self, headers: HeaderMap, mut message: ExportProfilesServiceRequest) -> Option<Step> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         if message.resource_profiles.is_empty() {
             return self.to_empty.clone();
@@ -123,18 +158,26 @@ impl ScriptedReceiver {
         if step.is_some() {
             return step;
         }
-        let refusal = self.refused_at(&message).map(|series| {
-            message.resource_profiles.truncate(if self.stores_parts { series } else { 0 });
-            if self.stores_parts {
-                let text = "push series with index 0 and id 1 failed: invalid_argument: bad pid";
-                return (PARTLY_REFUSED, text.to_owned());
+        let series = u32::try_from(message.resource_profiles.len()).expect("few series");
+        tokio::time::sleep(self.time_for_series * series).await;
+        let refusal = self.refused_at(&message).map(|series| match self.refusal {
+            Refusal::OfAll => {
+                message.resource_profiles.clear();
+                (REFUSED, "bad pid")
             }
-            (REFUSED, "bad pid".to_owned())
+            Refusal::AfterOthers => {
+                message.resource_profiles.truncate(series);
+                (PARTLY_REFUSED, "push series with index 0 and id 1 failed: invalid_argument: bad pid")
+            }
+            Refusal::OfOne => {
+                message.resource_profiles.remove(series);
+                (SUCCESS, PARTIAL)
+            }
         });
         if !message.resource_profiles.is_empty() {
             self.taken.lock().expect("no test panicked").push((headers, message));
         }
-        refusal
+        refusal.map(|(status, text)| (status, text.to_owned()))
     }
 
     /// The place of the series that is refused, if a message has it.
@@ -153,9 +196,23 @@ async fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-fn success(text: &str) -> ExportProfilesServiceResponse {
-    let partial = ExportProfilesPartialSuccess { rejected_profiles: 1, error_message: text.to_owned() };
-    ExportProfilesServiceResponse { partial_success: (text == PARTIAL).then_some(partial) }
+/// A success with this text for a message of so many profiles.
+fn success(text: &str, profiles: usize) -> ExportProfilesServiceResponse {
+    let rejected = match text {
+        PARTIAL => 1,
+        ALL_REJECTED => profiles,
+        _ => 0,
+    };
+    let partial = ExportProfilesPartialSuccess {
+        rejected_profiles: i64::try_from(rejected).expect("few profiles"),
+        error_message: text.to_owned(),
+    };
+    ExportProfilesServiceResponse { partial_success: (!text.is_empty()).then_some(partial) }
+}
+
+fn profiles(message: &ExportProfilesServiceRequest) -> usize {
+    let scopes = message.resource_profiles.iter().flat_map(|resource| &resource.scope_profiles);
+    scopes.map(|scope| scope.profiles.len()).sum()
 }
 
 #[tonic::async_trait]
@@ -165,9 +222,10 @@ impl ProfilesService for ScriptedReceiver {
         request: Request<ExportProfilesServiceRequest>,
     ) -> Result<Response<ExportProfilesServiceResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
-        match self.step(metadata.into_headers(), message) {
-            None => Ok(Response::new(success(""))),
-            Some((0, text)) => Ok(Response::new(success(&text))),
+        let profiles = profiles(&message);
+        match self.step(metadata.into_headers(), message).await {
+            None => Ok(Response::new(success("", profiles))),
+            Some((SUCCESS, text)) => Ok(Response::new(success(&text, profiles))),
             Some((code, text)) if text == HOUR => {
                 let details = ErrorDetails::with_retry_info(Some(Duration::from_secs(HOUR_SECONDS)));
                 Err(Status::with_error_details(Code::from_i32(code.into()), text, details))
@@ -186,11 +244,21 @@ async fn export(State(receiver): State<ScriptedReceiver>, headers: HeaderMap, bo
         bytes = body.to_vec();
     }
     let message = ExportProfilesServiceRequest::decode(&bytes[..]).expect("protobuf");
-    let (status, text) = receiver.step(headers, message).unwrap_or((200, String::new()));
-    let status = if [REFUSED, PARTLY_REFUSED].contains(&status) { 400 } else { status };
-    let status = StatusCode::from_u16(status).expect("a status");
-    let body = if status.is_success() { success(&text).encode_to_vec() } else { text.into_bytes() };
-    let is_hour = body == HOUR.as_bytes();
+    let profiles = profiles(&message);
+    let (status, text) = receiver.step(headers, message).await.unwrap_or((SUCCESS, String::new()));
+    let status = match status {
+        SUCCESS => 200,
+        REFUSED | PARTLY_REFUSED => 400,
+        status => status,
+    };
+    let (status, is_hour) = (StatusCode::from_u16(status).expect("a status"), text == HOUR);
+    let body = if status.is_success() {
+        success(&text, profiles).encode_to_vec()
+    } else if receiver.has_status_bodies {
+        RpcStatus { code: 0, message: text, details: Vec::new() }.encode_to_vec()
+    } else {
+        text.into_bytes()
+    };
     let mut response = (status, [("content-type", "application/x-protobuf")], body).into_response();
     if is_hour {
         response.headers_mut().insert("retry-after", HOUR_SECONDS.into());

@@ -86,14 +86,41 @@ impl PushRequest {
         if middle == 0 {
             return None;
         }
-        let (counts, series) = (self.counts.split_off(middle), self.message.series.split_off(middle));
+        let second = self.split_off(middle);
+        Some([self, second])
+    }
+
+    /// Splits off the series from this index on, as another request. Neither of the two was sent
+    /// before as it is now.
+    pub(in crate::export) fn split_off(&mut self, first: usize) -> Self {
+        let (counts, series) = (self.counts.split_off(first), self.message.series.split_off(first));
         let samples = counts.iter().sum();
         let message = WriteRawRequest { series, ..WriteRawRequest::default() };
         self.samples -= samples;
         self.tries = self.tries.min(1);
-        let second =
-            Self { created: self.created, event: self.event, samples, tries: self.tries, counts, message };
-        Some([self, second])
+        Self { created: self.created, event: self.event, samples, tries: self.tries, counts, message }
+    }
+
+    /// Takes out each series that isn't to stay with the others, as a request of its own. At least
+    /// one series stays.
+    pub(in crate::export) fn take_single_series(
+        &mut self,
+        stays: impl Fn(&RawProfileSeries) -> bool,
+    ) -> Vec<Self> {
+        let counts = std::mem::take(&mut self.counts);
+        let all = std::mem::take(&mut self.message.series).into_iter().zip(counts);
+        let (staying, single): (Vec<_>, Vec<_>) = all.partition(|(series, _)| stays(series));
+        let mut single = single.into_iter();
+        let first = if staying.is_empty() { single.next() } else { None };
+        let (series, counts): (Vec<_>, Vec<_>) = staying.into_iter().chain(first).unzip();
+        self.samples = counts.iter().sum();
+        (self.message.series, self.counts) = (series, counts);
+        if !single.as_slice().is_empty() {
+            self.tries = self.tries.min(1);
+        }
+        let (created, event, tries) = (self.created, self.event, self.tries);
+        let of_one = |(series, samples)| Self { tries, ..Self::of_one(created, event, samples, series) };
+        single.map(of_one).collect()
     }
 
     /// Encodes the request for the spool: the samples of each series, then the message.
@@ -208,6 +235,33 @@ mod tests {
         single.sort();
         assert_eq!(single.len(), 5);
         assert_eq!(single[2], ("__name__=\"process_cpu\",pid=\"3\"".to_owned(), 3));
+    }
+
+    #[test]
+    fn series_that_are_taken_out_have_a_request_each_and_one_stays_in_any_case() {
+        let labels = |pid: &u64| format!("__name__=\"process_cpu\",pid=\"{pid}\"");
+        let cases: [(&[u64], &[u64]); 3] =
+            [(&[1, 2, 4], &[3, 5]), (&[1, 2, 3, 4, 5], &[]), (&[], &[2, 3, 4, 5])];
+        for (staying, taken) in cases {
+            let stays = |series: &RawProfileSeries| {
+                let mut labels = series.labels.iter().flat_map(|set| &set.labels);
+                let is_one = |label: &Label| staying.iter().any(|pid| label.value == pid.to_string());
+                labels.any(|label| label.name == "pid" && is_one(label))
+            };
+            let mut rest = PushRequest { tries: 3, ..request(5) };
+            let single = rest.take_single_series(stays);
+            let expected: Vec<_> = taken.iter().map(|pid| (Some(labels(pid)), *pid)).collect();
+            let found: Vec<_> = single.iter().map(|one| (one.only_labels(), one.samples)).collect();
+            assert_eq!(found, expected);
+            let left = 15 - taken.iter().sum::<u64>();
+            assert_eq!((rest.samples, rest.series()), (left, 5 - taken.len()));
+            let bytes = rest.to_bytes();
+            let read = PushRequest::from_bytes(&bytes, rest.created, EventType::Cpu, left);
+            assert!(read.is_some(), "the counts are those of the series");
+            // What is as it was has been tried as often as before.
+            assert_eq!(rest.tries, if taken.is_empty() { 3 } else { 1 });
+            assert!(single.iter().all(|one| one.tries == 1));
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use requests::requests;
 /// The procedure, behind the address, which ends in a slash.
 const PROCEDURE: &str = "push.v1.PusherService/Push";
 /// Header of the tenant.
-const TENANT_HEADER: &str = "x-scope-orgid";
+pub const TENANT_HEADER: &str = "x-scope-orgid";
 
 /// Options of the connection to a Pyroscope.
 #[derive(Clone, Debug)]

@@ -15,14 +15,13 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
 use self::profiler::Profiler;
-use self::statistics::Summary;
 use self::workload::PreparedWorkload;
+use super::statistics::Summary;
 use super::{BenchArgs, LoadProcess, jvm};
 use crate::run::command_line;
 
 mod profiler;
 mod program_runs;
-mod statistics;
 pub(super) mod switches;
 mod workload;
 

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 
 use super::profiler::{self, Profiler};
 use super::program_runs::{self, ProgramRuns};
-use super::statistics::Summary;
+use super::super::statistics::Summary;
 use super::{beside, percent};
 use crate::bench::{BenchArgs, compile};
 use crate::run::stdout_text;

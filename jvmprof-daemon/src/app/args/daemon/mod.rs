@@ -1,6 +1,7 @@
 //! Flags of `jvmprof daemon`, each of which is also a key of the configuration file and an
 //! environment variable.
 
+mod backend_address;
 mod budget;
 mod containers;
 mod delivery;
@@ -20,6 +21,7 @@ use clap::Args;
 use super::sampling::SamplingArgs;
 use super::values::{DAY, duration};
 
+pub use backend_address::{BackendAddress, BackendCredentials};
 pub use budget::BudgetArgs;
 pub use containers::ContainerArgs;
 pub use delivery::{CompressionArg, DeliveryArg, DeliveryArgs, SampleTimesArg};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::backend_address::BackendAddress;
 use super::delivery::CompressionArg;
 use super::remote_store::parse_header;
 
@@ -24,9 +25,11 @@ pub struct OtlpArgs {
     /// which means TLS (repeatable)
     ///
     /// A stock OpenTelemetry collector speaks no TLS: http://host:4317. It needs the feature gate
-    /// `service.profilesSupport`.
+    /// `service.profilesSupport`. Of several each gets everything, token and headers too, but one
+    /// that is a TOML table: it has what stands in it alone, { address = "http://host:4317",
+    /// bearer-token-file = "FILE" }, tenant (X-Scope-OrgID) or basic-auth-file.
     #[arg(long, value_name = "ADDRESS")]
-    pub otlp_address: Vec<String>,
+    pub otlp_address: Vec<BackendAddress>,
 
     /// Protocol of these receivers
     #[arg(long, value_enum, default_value_t = OtlpProtocolArg::Grpc, value_name = "PROTOCOL")]

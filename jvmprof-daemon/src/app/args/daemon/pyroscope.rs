@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
+use super::backend_address::BackendAddress;
 use crate::app::args::values::{DAY, duration};
 use crate::export::delivery::MAX_CONCURRENCY;
 
@@ -17,9 +18,11 @@ pub struct PyroscopeArgs {
     /// (repeatable)
     ///
     /// A stock Pyroscope speaks no TLS: http://host:4040. Of several each gets everything, tenant
-    /// and credentials too.
+    /// and credentials too, but one that is a TOML table: it has those that stand in it alone, {
+    /// address = "http://host:4040", tenant = "shop", bearer-token-file = "FILE" } or
+    /// basic-auth-file.
     #[arg(long, value_name = "ADDRESS")]
-    pub pyroscope_address: Vec<String>,
+    pub pyroscope_address: Vec<BackendAddress>,
 
     /// The tenant that profiles belong to (X-Scope-OrgID)
     #[arg(long, hide_short_help = true, value_name = "TENANT")]

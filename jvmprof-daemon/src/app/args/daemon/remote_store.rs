@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::backend_address::BackendAddress;
 use crate::export::push::check_header;
 
 /// How to reach the backend. The names are those of parca-agent.
@@ -13,9 +14,11 @@ pub struct RemoteStoreArgs {
     /// The backend: http://host:port, https://host:port, or host:port, which means TLS (repeatable)
     ///
     /// A stock Parca speaks no TLS, and `jvmprof collector` only with --tls-cert: http://host:port.
-    /// Of several backends each gets everything, the token and the headers too.
+    /// Of several backends each gets everything, the token and the headers too, but one that is a
+    /// TOML table: it has the token that stands in it alone, { address = "http://host:port",
+    /// bearer-token-file = "FILE" }.
     #[arg(long, value_name = "ADDRESS")]
-    pub remote_store_address: Vec<String>,
+    pub remote_store_address: Vec<BackendAddress>,
 
     /// Plaintext for an address without http:// or https://
     #[arg(long)]

@@ -39,6 +39,9 @@ const TOP_METHODS: usize = 10;
 pub(super) struct RecordingSummary {
     samples: u64,
     complete: u64,
+    /// The samples that were labelled with the request of their thread, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread_context_samples: Option<u64>,
     losses: BTreeMap<String, u64>,
     kernel: KernelSummary,
     daemon: DaemonSummary,
@@ -126,6 +129,9 @@ impl RecordingSummary {
         Self {
             samples: counts.samples(),
             complete: counts.whole(),
+            thread_context_samples: pipeline
+                .reads_thread_contexts()
+                .then_some(counts.thread_contexts.labelled),
             losses: counts.losses(),
             kernel: KernelSummary {
                 runs: counts.kernel_run_time.map(ProgramRuns::new),
@@ -168,6 +174,9 @@ impl RecordingSummary {
         );
         if self.samples == 0 {
             stderr_line!("nothing ran: an idle process or host has no samples");
+        }
+        if let Some(labelled) = self.thread_context_samples {
+            stderr_line!("{labelled} samples have the labels of a request");
         }
         for (reason, count) in &self.losses {
             stderr_line!("  {count:>8}  {reason}");

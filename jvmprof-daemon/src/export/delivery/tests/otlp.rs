@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::export::http_client::HttpOptions;
-use crate::export::otlp::scripted_receiver::{HOUR, ScriptedReceiver};
+use crate::export::otlp::scripted_receiver::{ALL_REJECTED, HOUR, PARTIAL, ScriptedReceiver};
 use crate::export::otlp::{OtlpClient, OtlpOptions, OtlpProtocol};
 
 fn client(address: impl std::fmt::Display, protocol: OtlpProtocol) -> OtlpClient {
@@ -60,28 +60,32 @@ fn documented() -> Vec<(OtlpProtocol, u16, String, String)> {
 #[tokio::test]
 async fn each_answer_of_a_receiver_is_treated_as_the_documented_table_says() {
     let table = documented();
-    assert!(table.len() > 30, "{} rows", table.len());
+    assert!(table.len() > 40, "{} rows", table.len());
     for (protocol, status, text, done) in table {
-        let dir = tempfile::tempdir().expect("a folder");
-        let receiver = ScriptedReceiver::new(&[(status, &text)]);
-        let address = receiver.serve(protocol).await;
-        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
-        delivery.enqueue(batch_of(1));
-        let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
-        let sums = (counts.delivered, counts.losses.refused, counts.losses.possibly_lost);
-        let row = format!("{protocol:?} {status} {text:?}: {counts:?}");
-        let expected = match done.as_str() {
-            "delivered" | "sent again" => (1, 0, 0),
-            "refused" => (0, 1, 0),
-            "possibly lost" => (0, 0, 1),
-            other => panic!("{other:?} is nothing that is done"),
-        };
-        assert_eq!(sums, expected, "{row}");
-        assert_eq!(counts.delivered_late > 0, done == "sent again", "{row}");
-        // The scripted receiver doesn't keep what it answers by its script.
-        let received = if done == "delivered" { counts.delivered - 1 } else { counts.delivered };
-        assert_eq!(receiver.samples(), received, "{row}");
-        assert_eq!(end(delivery).await.unaccounted(), 0);
+        // The receiver's own failures by HTTP are protobuf, a proxy's are a page.
+        let bodies = if protocol == OtlpProtocol::Http { &[false, true][..] } else { &[false] };
+        for has_status_bodies in bodies {
+            let dir = tempfile::tempdir().expect("a folder");
+            let receiver = ScriptedReceiver::new(&[(status, &text)]).with_status_bodies(*has_status_bodies);
+            let address = receiver.serve(protocol).await;
+            let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+            delivery.enqueue(batch_of(1));
+            let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+            let sums = (counts.delivered, counts.losses.refused, counts.losses.possibly_lost);
+            let row = format!("{protocol:?} {status} {text:?} {has_status_bodies}: {counts:?}");
+            let expected = match done.as_str() {
+                "delivered" | "sent again" => (1, 0, 0),
+                "refused" => (0, 1, 0),
+                "possibly lost" => (0, 0, 1),
+                other => panic!("{other:?} is nothing that is done"),
+            };
+            assert_eq!(sums, expected, "{row}");
+            assert_eq!(counts.delivered_late > 0, done == "sent again", "{row}");
+            // The scripted receiver doesn't keep what it answers by its script.
+            let received = if done == "delivered" { counts.delivered - 1 } else { counts.delivered };
+            assert_eq!(receiver.samples(), received, "{row}");
+            assert_eq!(end(delivery).await.unaccounted(), 0);
+        }
     }
 }
 
@@ -220,42 +224,73 @@ async fn of_several_series_only_the_one_that_is_refused_is_lost() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_stores_parts_of_what_it_refuses_gets_each_series_by_itself_from_then_on() {
+async fn a_receiver_that_stores_parts_gets_each_series_by_itself_until_it_has_stored_it_so() {
+    // What they store of the ten samples of the first request, which has a series that they don't
+    // take.
+    let receivers: [(fn(&'static str) -> ScriptedReceiver, u64); 2] =
+        [(ScriptedReceiver::refusing_after_others, 3), (ScriptedReceiver::rejecting, 7)];
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
-        for send_again in [false, true] {
+        for (receiver, stored, send_again) in
+            receivers.into_iter().flat_map(|(it, stored)| [(it, stored, false), (it, stored, true)])
+        {
             let dir = tempfile::tempdir().expect("a folder");
-            let receiver = ScriptedReceiver::refusing_after_others("3");
+            let receiver = receiver("3");
             let address = receiver.serve(protocol).await;
             let options = DeliveryOptions { send_again, ..options(Some(dir.path())) };
             let delivery = to_client(client(address, protocol), options);
-            delivery.enqueue(batch_of(4));
-            // Of the ten samples of the first request, three are stored before the one that isn't.
-            let (again, lost) = if send_again { ([7, 3], 0) } else { ([0, 0], 10) };
-            let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
-            let row = format!("{protocol:?} {send_again}: {counts:?}");
-            assert_eq!([counts.delivered, counts.losses.refused], again, "{row}");
-            assert_eq!((counts.losses.possibly_lost, counts.possibly_twice), (lost, 10 - lost), "{row}");
-            delivery.enqueue(batch_of(4));
-            let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
-            let row = format!("{protocol:?} {send_again}: {counts:?}");
-            assert_eq!([counts.delivered, counts.losses.refused], [again[0] + 7, again[1] + 3], "{row}");
-            assert_eq!((counts.losses.possibly_lost, counts.possibly_twice), (lost, 10 - lost), "{row}");
-            assert_eq!(receiver.samples(), 3 + counts.delivered, "{row}");
+            // Of the first batch, and the requests of the three.
+            let (again, lost) = if send_again { (1, 0) } else { (0, 10) };
+            let requests = if send_again { [1 + 4, 2, 2] } else { [1, 4, 2] };
+            for batch in 0..3 {
+                delivery.enqueue(batch_of(4));
+                let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+                let row = format!("{protocol:?} {stored} {send_again} {batch}: {counts:?}");
+                let taken = batch as u64 + again;
+                assert_eq!([counts.delivered, counts.losses.refused], [7 * taken, 3 * taken], "{row}");
+                assert_eq!((counts.losses.possibly_lost, counts.possibly_twice), (lost, 10 - lost), "{row}");
+                assert_eq!(counts.requests, requests[..=batch].iter().sum::<u64>(), "{row}");
+                assert_eq!(receiver.samples(), stored + counts.delivered, "{row}");
+            }
             end(delivery).await;
         }
     }
 }
 
 #[tokio::test]
-async fn a_partial_success_of_several_series_may_have_stored_any_of_them() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let receiver = ScriptedReceiver::new(&[(0, "rejected")]);
-    let address = receiver.serve(OtlpProtocol::Grpc).await;
-    let delivery = to_client(client(address, OtlpProtocol::Grpc), options(Some(dir.path())));
-    delivery.enqueue(batch_of(3));
-    let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
-    assert_eq!((counts.delivered, counts.losses.possibly_lost), (0, 6), "{counts:?}");
-    end(delivery).await;
+async fn a_partial_success_of_several_series_may_have_stored_any_of_them_unless_it_rejects_all_or_none() {
+    for (protocol, success) in [(OtlpProtocol::Grpc, 0), (OtlpProtocol::Http, 200)] {
+        for (text, expected) in
+            [(PARTIAL, (0, 0, 6)), (ALL_REJECTED, (0, 6, 0)), ("names were shortened", (6, 0, 0))]
+        {
+            let dir = tempfile::tempdir().expect("a folder");
+            let receiver = ScriptedReceiver::new(&[(success, text)]);
+            let address = receiver.serve(protocol).await;
+            let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+            delivery.enqueue(batch_of(3));
+            let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+            let sums = (counts.delivered, counts.losses.refused, counts.losses.possibly_lost);
+            // What is rejected isn't sent again, nor in parts.
+            assert_eq!((sums, counts.requests), (expected, 1), "{protocol:?} {text}: {counts:?}");
+            end(delivery).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_needs_more_time_for_a_window_than_there_is_gets_it_in_parts() {
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        let dir = tempfile::tempdir().expect("a folder");
+        // 0.8 s for the first request, and there are 0.5.
+        let receiver = ScriptedReceiver::default().taking(Duration::from_millis(100));
+        let address = receiver.serve(protocol).await;
+        let options = DeliveryOptions { send_again: true, ..options(Some(dir.path())) };
+        let delivery = to_client(client(address, protocol), options);
+        delivery.enqueue(batch_of(8));
+        let counts = until(&delivery, |counts| counts.delivered == 36).await;
+        assert_eq!((counts.losses.total(), counts.spooled), (0, 0), "{protocol:?}: {counts:?}");
+        assert!(counts.possibly_twice >= 36, "{protocol:?}: {counts:?}");
+        end(delivery).await;
+    }
 }
 
 #[tokio::test]
