@@ -112,7 +112,7 @@ class Recorder {
     /** Until the recorder is ready. Without its test the program ends. */
     static void await(String[] args) throws Exception {
         java.io.File begin = file(args, 2), folder = begin.getParentFile();
-        while (!begin.exists()) { if (!folder.exists()) System.exit(1); Thread.sleep(5); }
+        while (!begin.exists()) { if (!folder.exists()) System.exit(1); Thread.sleep(10); }
     }
     /** Says that the work is done, and runs on: stacks are named while it does. */
     static void done(String[] args) throws Exception {
