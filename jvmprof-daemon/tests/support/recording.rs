@@ -10,12 +10,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::processes::{INTERVAL, LONGEST_WAIT};
-use super::{KilledChild, compile_java, jvmprof, scratch, signal};
+use super::{KilledChild, compile_java_for, jvmprof, scratch, signal};
 
 /// Modules that log how far the recorder has come.
 const FILTER: &str = "warn,jvmprof_daemon::hotspot=debug,jvmprof_daemon::jit=debug,\
                       jvmprof_daemon::pipeline::jvm_followers=debug,jvmprof_daemon::pipeline::off_cpu=debug,\
-                      jvmprof_daemon::symbolize::publish_to_kernel=debug";
+                      jvmprof_daemon::pipeline::pauses=debug,jvmprof_daemon::symbolize::publish_to_kernel=debug";
 
 /// Logged of a JVM whose frames are walked and named from then on.
 pub(crate) const WALKS_STACKS: &str = "the kernel program can walk a JVM's stacks";
@@ -24,6 +24,8 @@ pub(crate) const READS_BLOCKERS: &str = "what its threads wait for is read";
 /// Logged of a libjvm once it has its uprobes.
 pub(crate) const SEES_ALLOCATIONS: &str = "allocations are seen";
 pub(crate) const SEES_PAUSES: &str = "pauses are seen";
+/// Logged of a JVM whose own sums of its pauses are read from then on.
+pub(crate) const READS_STOPS: &str = "for how long a JVM stops its threads is read";
 /// Logged of a JVM that can have no uprobes.
 pub(crate) const SEES_NO_ALLOCATIONS: &str = "a JVM's allocations can't be seen";
 
@@ -90,16 +92,17 @@ impl Recording {
 
     /// Ends it, and then a command that it has started; returns its summary.
     pub(crate) fn end(self) -> Value {
-        signal(self.pid(), "INT");
-        self.summary()
+        self.end_with_log().1
     }
 
-    /// Waits for its end, and returns its summary.
-    pub(crate) fn summary(mut self) -> Value {
+    /// As [`Self::end`], and returns all that it has logged.
+    pub(crate) fn end_with_log(mut self) -> (String, Value) {
+        signal(self.pid(), "INT");
         let status = self.recorder.0.wait().expect("it ends");
-        assert!(status.success(), "{status}: {}", self.log());
+        let log = self.log();
+        assert!(status.success(), "{status}: {log}");
         let text = fs::read_to_string(self.dir.path().join("summary")).expect("it is written");
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"))
+        (log, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}")))
     }
 }
 
@@ -140,7 +143,12 @@ class Recorder {
 
 /// Compiles a class together with [`RECORDER`].
 pub(crate) fn compile_recorded(dir: &Path, class: &str, source: &str) -> PathBuf {
-    compile_java(dir, class, &[source, RECORDER].concat())
+    compile_recorded_for(8, dir, class, source)
+}
+
+/// As [`compile_recorded`], for JDKs from this release on.
+pub(crate) fn compile_recorded_for(release: u32, dir: &Path, class: &str, source: &str) -> PathBuf {
+    compile_java_for(release, dir, class, &[source, RECORDER].concat())
 }
 
 /// The two files by which a test and its program know how far the other one is.
