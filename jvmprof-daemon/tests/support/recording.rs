@@ -96,8 +96,13 @@ impl Recording {
     }
 
     /// As [`Self::end`], and returns all that it has logged.
-    pub(crate) fn end_with_log(mut self) -> (String, Value) {
+    pub(crate) fn end_with_log(self) -> (String, Value) {
         signal(self.pid(), "INT");
+        self.wait_for_end()
+    }
+
+    /// Waits until it has ended by itself; returns all that it has logged, and its summary.
+    pub(crate) fn wait_for_end(mut self) -> (String, Value) {
         let status = self.recorder.0.wait().expect("it ends");
         let log = self.log();
         assert!(status.success(), "{status}: {log}");
