@@ -34,6 +34,11 @@ pub(crate) fn cpu_time(pid: u32) -> Duration {
     Duration::from_millis((stat.utime + stat.stime) * 1000 / procfs::ticks_per_second())
 }
 
+/// Returns for how long the calling thread has had a CPU: others on the machine make no difference.
+pub(crate) fn own_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).expect("a clock")
+}
+
 /// Waits until a process has had a CPU for so long since its start.
 pub(crate) fn until_it_has_run(pid: u32, time: Duration) {
     wait_until(&format!("process {pid} runs for {time:?}"), || cpu_time(pid) >= time);
