@@ -14,8 +14,8 @@ use crate::support::recording::{READS_BLOCKERS, WALKS_STACKS, compile_recorded, 
 use crate::support::waits::{KEEP_ALL, Measured};
 use crate::support::{jdks, scratch};
 
-/// Each lock has one thread that holds it, and one that waits for it again and again, and writes for
-/// how long, for how long it ran meanwhile, and for how long it waited for a CPU.
+/// Each lock has one thread that holds it, and one that waits for it again and again, and writes
+/// for how long, for how long it ran meanwhile, and for how long it waited for a CPU.
 const CONTENDED: &str = r#"
 import java.io.*;
 import java.lang.management.*;

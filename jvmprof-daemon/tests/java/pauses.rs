@@ -145,7 +145,8 @@ fn pauses_are_those_of_the_jvms_own_log() {
     }
 }
 
-/// Collections in a second's time; from when until when, since the JVM's start, is written to a file.
+/// Collections in a second's time; from when until when, since the JVM's start, is written to a
+/// file.
 const QUIET: &str = r#"
 public class Quiet {
     static volatile Object kept;

@@ -154,8 +154,8 @@ fn record_command(dir: &Path, command: &[&str]) -> Recorded {
     Recorded::read(dir, record_json(&[&outputs[..], command].concat()), Duration::ZERO)
 }
 
-/// Records a program until it has run for so long in a JVM that could be read. `gate`: what is to be
-/// recorded begins then only.
+/// Records a program until it has run for so long in a JVM that could be read. `gate`: what is to
+/// be recorded begins then only.
 fn record(dir: &Path, load: &Workload, options: &[&str], gate: Option<&Gate>, time: Duration) -> Recorded {
     let (outputs, pid) = (outputs(dir), load.pid().to_string());
     let outputs = outputs.each_ref().map(String::as_str);

@@ -70,8 +70,8 @@ fn thread_begin<'a>(pprof: &'a Profile, sample: &Sample) -> &'a str {
     function.map_or("", |function| &pprof.string_table[function.name as usize])
 }
 
-/// Samples of a JVM in a daemon's store, by names and kinds of their threads, and those of stacks in
-/// which the begin of the thread is missing: its kind isn't known.
+/// Samples of a JVM in a daemon's store, by names and kinds of their threads, and those of stacks
+/// in which the begin of the thread is missing: its kind isn't known.
 #[derive(Debug, Default)]
 struct Stored {
     samples: BTreeMap<(String, String), i64>,

@@ -89,8 +89,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// Records a JVM of this class once it has made its file, until it can be read; returns what is said
-/// of its virtual threads then.
+/// Records a JVM of this class once it has made its file, until it can be read; returns what is
+/// said of its virtual threads then.
 fn counted(java: &Path, flags: &[&str], classes: &Path, class: &str) -> Value {
     let dir = scratch();
     let ready = dir.path().join("ready");

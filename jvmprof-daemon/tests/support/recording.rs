@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -108,6 +110,20 @@ impl Recording {
         assert!(status.success(), "{status}: {log}");
         let text = fs::read_to_string(self.dir.path().join("summary")).expect("it is written");
         (log, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}")))
+    }
+}
+
+impl Drop for Recording {
+    /// Ends the command of a test that has failed: without its recorder it would run on.
+    fn drop(&mut self) {
+        if matches!(self.recorder.0.try_wait(), Ok(None)) {
+            let pid = self.pid();
+            let commands = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            for command in commands.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok())
+            {
+                let _ = kill(Pid::from_raw(command), Signal::SIGKILL);
+            }
+        }
     }
 }
 

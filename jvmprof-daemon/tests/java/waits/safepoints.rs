@@ -10,8 +10,8 @@ use crate::support::{jdks, scratch};
 
 /// A thread that has the heap collected again and again, and two that compute meanwhile. It writes
 /// how long the calls took, as the oracle of waits does, how long the collections took as the JVM
-/// counts them, from when until when, and for how long the thread that stops all others waited for a
-/// CPU meanwhile.
+/// counts them, from when until when, and for how long the thread that stops all others waited for
+/// a CPU meanwhile.
 const STOPS: &str = r#"
 import java.io.*;
 import java.lang.management.*;

@@ -16,8 +16,8 @@ use crate::support::recording::{READS_BLOCKERS, WALKS_STACKS, compile_recorded, 
 use crate::support::waits::{KEEP_ALL, Measured, TOLERANCE, waited};
 use crate::support::{jdks, scratch};
 
-/// Reads places of files that it hasn't read before, one kind a method, and writes for how long, for
-/// how long the thread ran meanwhile, and for how long it waited for a CPU.
+/// Reads places of files that it hasn't read before, one kind a method, and writes for how long,
+/// for how long the thread ran meanwhile, and for how long it waited for a CPU.
 const ORACLE: &str = r#"
 import java.io.*;
 import java.lang.management.*;

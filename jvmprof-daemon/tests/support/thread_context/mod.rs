@@ -142,8 +142,8 @@ fn stored_profiles(loads: &[Load<'_>], options: &[&str], labelled: usize) -> Vec
     read().expect("it was stored")
 }
 
-/// The profiles of a process from when its context was found. `is_labelled`: samples have the labels
-/// of requests from then on.
+/// The profiles of a process from when its context was found. `is_labelled`: samples have the
+/// labels of requests from then on.
 fn profiles_of_process(store: &Store, pid: u32, is_labelled: bool) -> Option<Vec<StoredProfile>> {
     let series = store.series(TimeRange::ALL, &of_process(pid));
     let (mut skipped, to_skip) = (0, if is_labelled { SETTLING } else { SKIPPED });
