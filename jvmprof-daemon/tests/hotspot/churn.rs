@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::hotspot::{
@@ -90,14 +89,9 @@ fn classes_that_take_each_others_place_are_never_mixed_up() {
     fs::write(&file, source()).unwrap();
     javac(&file, folder.path(), &[]);
     for (feature, home) in jdks() {
-        let mut java = Command::new(home.join("bin/java"));
-        java.args(["-Xmx48m", "-XX:+UseSerialGC", "-XX:MaxMetaspaceSize=32m", "-XX:TieredStopAtLevel=4"]);
-        let jvm = Jvm(java
-            .args(["-cp", folder.path().to_str().unwrap(), "Churn"])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap());
-        std::thread::sleep(Duration::from_secs(2));
+        let flags = ["-Xmx48m", "-XX:+UseSerialGC", "-XX:MaxMetaspaceSize=32m", "-XX:TieredStopAtLevel=4"];
+        let program = ["-cp", folder.path().to_str().unwrap(), "Churn"];
+        let jvm = Jvm::start(&home, &[&flags[..], &program].concat());
         let pid = jvm.0.id();
         let mut hotspot = Hotspot::attach(&images(pid).unwrap(), LiveMemory::new(pid)).unwrap();
         let cache = JavaCache::default();

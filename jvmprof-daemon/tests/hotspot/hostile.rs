@@ -1,11 +1,14 @@
 //! A process that exports HotSpot's symbols and isn't one.
 
+use std::io::Read as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use jvmprof_daemon::hotspot::{Hotspot, HotspotError, LiveMemory, images};
 
-use crate::support::{Workload, compile, scratch};
+use crate::support::processes::own_cpu_time;
+use crate::support::{KilledChild, compile, scratch};
 
 /// Exports every symbol of the tables; `STRUCTS`, `STRIDE`, `NAME` and `BEFORE` say what is wrong
 /// with them.
@@ -72,11 +75,13 @@ fn attach(folder: &Path, name: &str, fake: &Fake<'_>) -> HotspotError {
     ];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let program = compile(folder, name, FAKE, &flags);
-    let running = Workload::start(&program, &[]);
-    std::thread::sleep(Duration::from_millis(300));
-    let begin = Instant::now();
-    let found = Hotspot::attach(&images(running.pid()).unwrap(), LiveMemory::new(running.pid()));
-    assert!(begin.elapsed() < Duration::from_secs(2), "{name}: {:?}", begin.elapsed());
+    let mut running = KilledChild(Command::new(&program).stdout(Stdio::piped()).spawn().expect("it runs"));
+    // It says when it has filled its table.
+    running.0.stdout.take().expect("it is piped").read_exact(&mut [0]).expect("it writes a byte");
+    let (pid, begin) = (running.0.id(), own_cpu_time());
+    let found = Hotspot::attach(&images(pid).unwrap(), LiveMemory::new(pid));
+    let took = own_cpu_time() - begin;
+    assert!(took < Duration::from_secs(2), "{name}: {took:?}");
     found.err().unwrap_or_else(|| panic!("{name} was taken for a JVM"))
 }
 

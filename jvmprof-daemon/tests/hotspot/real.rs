@@ -21,6 +21,7 @@ use jvmprof_daemon::types::Avma;
 
 use crate::class_files::{ClassMethod, javac, methods};
 use crate::snapshot::{Recorder, save};
+use crate::support::processes::LONGEST_WAIT;
 use crate::support::{jdks, scratch};
 
 /// A JVM that has printed its first line.
@@ -151,13 +152,19 @@ fn every_pc_of_compiled_code_is_named_as_the_class_files_say() {
             let version = hotspot.version();
             assert_eq!(version.feature, feature, "{version:?}");
             assert!(hotspot.is_complete(), "JDK {feature}: {:?}", hotspot.jvm());
-            let seen = check_all(&mut hotspot, &truth, true);
+            let names = ["Names.größe", "Names.fall", "Names$Box.put", "Names.caught", "Names.apply"];
+            let has_all =
+                |seen: &Seen| seen.inlined > 500 && names.iter().all(|name| seen.methods.contains(*name));
+            let (begin, mut seen) = (Instant::now(), check_all(&mut hotspot, &truth, true));
+            // On a busy machine methods wait for their compilers.
+            while !has_all(&seen) && begin.elapsed() < LONGEST_WAIT {
+                seen = check_all(&mut hotspot, &truth, true);
+            }
             println!(
                 "JDK {feature} {mode:?}: {} frames, {} inlined, {:?}",
                 seen.frames, seen.inlined, seen.how
             );
             assert!(seen.inlined > 500, "JDK {feature} {mode:?}: {}", seen.inlined);
-            let names = ["Names.größe", "Names.fall", "Names$Box.put", "Names.caught", "Names.apply"];
             for name in names {
                 assert!(
                     seen.methods.contains(name),
@@ -303,7 +310,7 @@ fn attaching_is_quick_and_succeeds_within_the_jvms_first_moments() {
                 Err(error) => {
                     let before_libjvm = error.reason() == "not_hotspot";
                     assert!(before_libjvm || error.is_transient(), "JDK {feature}: {error}");
-                    assert!(begin.elapsed().as_secs() < 20, "JDK {feature}: {error}");
+                    assert!(begin.elapsed() < LONGEST_WAIT, "JDK {feature}: {error}");
                 }
             }
         };

@@ -11,35 +11,25 @@ use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use tempfile::TempDir;
 
-use crate::allocation::{BOXING, BREAKPOINTS, alone, patched_bytes, row, start, wait_until};
-use crate::support::{
-    Workload, compile, compile_java, has_file, jdks, jvmprof, record_json, scratch, signal,
-};
+use crate::allocation::{BOXING, BREAKPOINTS, alone, is_jvm, patched_bytes, record_allocations, row, start};
+use crate::support::processes::{until_it_has_run, wait_until};
+use crate::support::recording::{Gate, Recording, SEES_ALLOCATIONS, SEES_NO_ALLOCATIONS, compile_recorded};
+use crate::support::{Workload, compile, has_file, jdks, jvmprof, scratch, signal};
 
 #[test]
 fn a_jvm_without_symbols_says_so() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().into_iter().next().expect("there is one");
     let copy = stripped_jdk(&home, dir.path());
     let library = copy.join("lib/server/libjvm.so");
     let status = Command::new("objcopy").arg("--remove-section=.note.gnu.build-id").arg(&library).status();
     assert!(status.expect("the tests need objcopy").success());
     let java = copy.join("bin/java");
-    let arguments = [
-        "-d",
-        "5s",
-        "-e",
-        "alloc",
-        "--",
-        java.to_str().expect("UTF-8"),
-        "-cp",
-        classes.to_str().expect("UTF-8"),
-        "Boxing",
-        "1",
-        "-1",
-    ];
-    let summary = record_json(&arguments);
+    let [java, classes] = [&java, &classes].map(|path| path.to_str().expect("UTF-8"));
+    let mut recording = Recording::start(&["-e", "alloc", "--", java, "-cp", classes, "Boxing", "1", "-1"]);
+    recording.wait_for(&[SEES_NO_ALLOCATIONS]);
+    let summary = recording.end();
     assert_eq!(summary["losses"]["allocation_unseen_jvms: no symbols"], 1, "{summary}");
     assert_eq!(summary["allocation"]["bytes"], 0);
 }
@@ -47,7 +37,7 @@ fn a_jvm_without_symbols_says_so() {
 #[test]
 fn a_jvm_whose_libjvm_was_deleted_or_upgraded_is_seen_beside_one_of_the_new_file() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let mut homes = jdks().into_iter();
     let (_, home) = homes.next().expect("there is one");
     let copy = dir.path().join("jdk");
@@ -56,18 +46,14 @@ fn a_jvm_whose_libjvm_was_deleted_or_upgraded_is_seen_beside_one_of_the_new_file
     assert!(copied.expect("cp runs").success());
     let library = copy.join("lib/server/libjvm.so");
     let other = fs::read(homes.next().expect("two JDKs").1.join("lib/server/libjvm.so")).expect("readable");
-    // It starts no more once it has run for a second: while it does, it finds its folder by the
-    // file.
-    let has_started = |jvm: &Workload| {
-        let time = procfs::process::Process::new(jvm.pid().cast_signed()).and_then(|process| process.stat());
-        time.is_ok_and(|stat| stat.utime > procfs::ticks_per_second())
-    };
     let allocated = |jvm: &Workload| {
-        let summary = record_json(&["-d", "4s", "-e", "alloc", "-p", &jvm.pid().to_string()]);
+        let summary = record_allocations(&["-e", "alloc", "-p", &jvm.pid().to_string()]);
         summary["allocation"]["bytes"].as_u64().unwrap_or_else(|| panic!("{summary}"))
     };
+    // It starts no more then: while it does, it finds its folder by the file.
+    let until_it_has_started = |jvm: &Workload| until_it_has_run(jvm.pid(), Duration::from_secs(1));
     let old = start(&copy, &classes);
-    wait_until("the JVM has started", || has_started(&old));
+    until_it_has_started(&old);
     // As a package's upgrade does it: the path is a new file, the old one goes on without a name.
     let same = fs::read(&library).expect("readable");
     fs::remove_file(&library).expect("it is ours");
@@ -77,10 +63,13 @@ fn a_jvm_whose_libjvm_was_deleted_or_upgraded_is_seen_beside_one_of_the_new_file
     fs::remove_file(&library).expect("it is ours");
     fs::write(&library, same).expect("the folder is writable");
     let new = start(&copy, &classes);
-    wait_until("the JVM has started", || has_started(&new));
+    until_it_has_started(&new);
     assert!(allocated(&new) > 0, "the new file");
     let pids = [&old, &new].map(|jvm| jvm.pid().to_string());
-    let summary = record_json(&["-d", "4s", "-e", "alloc", "-p", &pids[0], "-p", &pids[1]]);
+    let mut recording = Recording::start(&["-e", "alloc", "-p", &pids[0], "-p", &pids[1]]);
+    let are_seen = |recording: &Recording| recording.log().matches(SEES_ALLOCATIONS).count() == 2;
+    recording.wait_until("the allocations of both are seen", are_seen);
+    let summary = recording.end();
     assert!(summary["allocation"]["bytes"].as_u64() > Some(0), "{summary}");
     wait_until("no breakpoint is left", || patched_bytes(new.pid()) == 0);
 }
@@ -100,7 +89,7 @@ fn stripped_jdk(home: &Path, into: &Path) -> PathBuf {
 #[test]
 fn breakpoints_are_not_where_a_container_says() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().into_iter().next().expect("there is one");
     let library = home.join("lib/server/libjvm.so").canonicalize().expect("it is there");
     let jdk = stripped_jdk(&home, dir.path());
@@ -141,8 +130,9 @@ fn breakpoints_are_not_where_a_container_says() {
     wait_until("the JVM maps its library", || {
         fs::read_to_string(format!("/proc/{}/maps", jvm.pid())).is_ok_and(|maps| maps.contains("libjvm.so"))
     });
-    let pid = jvm.pid().to_string();
-    let summary = record_json(&["-d", "4s", "-e", "alloc", "-p", &pid]);
+    let mut recording = Recording::start(&["-e", "alloc", "-p", &jvm.pid().to_string()]);
+    recording.wait_for(&[SEES_NO_ALLOCATIONS]);
+    let summary = recording.end();
     assert_eq!(summary["losses"]["allocation_unseen_jvms: no symbols"], 1, "{summary}");
     assert_eq!(patched_bytes(jvm.pid()), 0);
 }
@@ -171,7 +161,7 @@ impl Drop for DebuginfodServer {
 #[test]
 fn a_debug_file_from_debuginfod_shows_the_allocations_of_a_stripped_jvm() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().into_iter().next().expect("there is one");
     let copy = stripped_jdk(&home, dir.path());
     let served = dir.path().join("served");
@@ -191,9 +181,7 @@ fn a_debug_file_from_debuginfod_shows_the_allocations_of_a_stripped_jvm() {
     wait_until("the server has the file", || has_file(port, &format!("/buildid/{id}/debuginfo")));
     let jvm = start(&copy, &classes);
     let cache = dir.path().join("cache");
-    let summary = record_json(&[
-        "-d",
-        "8s",
+    let summary = record_allocations(&[
         "-e",
         "alloc",
         "--debuginfod-url",
@@ -275,7 +263,7 @@ fn total(classes: &[(String, i64)]) -> i64 {
 fn rules_choose_the_jvms_whose_allocations_are_seen() {
     let _alone = alone();
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let mut homes = jdks().into_iter();
     let (wanted, unwanted) = (homes.next().expect("one JDK"), homes.next().expect("two JDKs"));
     let jvms = [&wanted, &unwanted].map(|(_, home)| start(home, &classes));
@@ -305,7 +293,7 @@ exec "$DIR/jdk/bin/java" "$@"
 fn jvms_of_containers_are_seen_whether_they_share_a_libjvm_or_not() {
     let _alone = alone();
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let classes = classes.to_str().expect("a path in UTF-8");
     let mut containers = Vec::new();
     for (_, home) in jdks() {
@@ -413,7 +401,7 @@ fn a_libjvm_that_lies_harms_its_own_profile_alone() {
     const ARRAYS: i64 = 1_500_000;
     let _alone = alone();
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().into_iter().next().expect("there is one");
     let jdk = lying_jdk(&home, dir.path());
     let liar = compile(dir.path(), "liar.so", LIAR, &["-shared", "-fPIC"]);
@@ -430,12 +418,20 @@ fn a_libjvm_that_lies_harms_its_own_profile_alone() {
     wait_until("it believes where functions are", || patched_bytes(lying.pid()) == BREAKPOINTS);
     let arrays = ARRAYS.to_string();
     let java = home.join("bin/java");
-    let honest = Workload::start(&java, &["-Xmx64m", "-cp", classes_path, "Boxing", "1", &arrays]);
+    let gate = Gate::new();
+    let [begin, done] = gate.args();
+    let program = ["-Xmx64m", "-cp", classes_path, "Boxing", "1", &arrays, &begin, &done];
+    let honest = Workload::start(&java, &program);
     let pid = honest.pid();
+    wait_until("its allocations are seen", || is_jvm(pid) && patched_bytes(pid) == BREAKPOINTS);
+    gate.open();
+    wait_until("it has allocated all arrays", || gate.is_done());
+    // It ends with its files.
+    drop(gate);
     // An array of 10,000 to 10,007 bytes has a header of 16, and ends at a multiple of 8.
     let (true_bytes, at_most) = (ARRAYS * 10_016, ARRAYS * 10_024 + (50 << 20));
     wait_until("the honest one has ended", || !Path::new(&format!("/proc/{pid}/exe")).exists());
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(1));
     assert!(
         fs::exists(format!("/proc/{}/exe", lying.pid())).is_ok_and(|runs| runs),
         "it has not been harmed"

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use jvmprof_daemon::proto::pprof::{Profile, Sample};
+use serde_json::Value;
 
-use crate::allocation::wait_until;
-use crate::support::{Workload, compile_java, jdks, record_json, scratch};
+use crate::support::recording::{Gate, READS_BLOCKERS, Recording, WALKS_STACKS, compile_recorded};
+use crate::support::{Workload, jdks, scratch};
 
 /// Pools, timers, acceptors and selectors without work; and one method for each way in which
 /// the program's own code waits, whoever runs it. Those wake all the time, so that each has many
@@ -62,6 +64,7 @@ public class Idle {
     }
 
     public static void main(String[] args) throws Exception {
+        Recorder.await(args);
         ThreadPoolExecutor pool = new ThreadPoolExecutor(3, 3, 1, TimeUnit.DAYS, new LinkedBlockingQueue<Runnable>());
         pool.prestartAllCoreThreads();
         Executors.newScheduledThreadPool(1).schedule(() -> { }, 1, TimeUnit.HOURS);
@@ -97,8 +100,7 @@ public class Idle {
         fork.execute(() -> repeat(() -> forked()));
         new Timer("timed").schedule(task(() -> repeat(Idle::timed)), 0);
         Thread naps = start("naps", Idle::naps);
-        Thread.sleep(500);
-        new File(args[0]).createNewFile();
+        Recorder.file(args, 1).createNewFile();
         naps.join();
     }
 }
@@ -137,6 +139,8 @@ struct Wait<'a> {
     pid: &'a str,
     cause: &'a str,
     is_idle: bool,
+    /// Of the program's main thread, which isn't the launcher's first one of that name.
+    is_of_main: bool,
     /// Leaf first.
     names: Vec<&'a str>,
     waited_ns: f64,
@@ -172,6 +176,7 @@ fn waits(profile: &Profile) -> Vec<Wait<'_>> {
             pid: value("pid"),
             cause: value("wait"),
             is_idle: value("idle") == "true",
+            is_of_main: value("thread_name") == "java" && value("thread_id") != value("pid"),
             names: sample.location_id.iter().filter_map(|id| locations.get(id)).flatten().copied().collect(),
             waited_ns: sample.value[at] as f64,
         }
@@ -215,19 +220,20 @@ fn can_start(java: &Path, options: &[String]) -> bool {
     java.status().expect("java runs").success()
 }
 
-/// Checks the waits of a JVM.
-fn check(case: &str, waits: &[&Wait<'_>]) {
+/// Checks the waits of a JVM; `losses` of the recording say what was not seen.
+fn check(case: &str, waits: &[&Wait<'_>], losses: &Value) {
     let sum = |is_counted: &dyn Fn(&Wait<'_>) -> bool| -> f64 {
         waits.iter().filter(|wait| is_counted(wait)).map(|wait| wait.waited_ns).sum()
     };
     for method in WAITING {
         let waited = sum(&|wait| wait.own_method() == Some(method));
         let idle = sum(&|wait| wait.own_method() == Some(method) && wait.is_idle);
-        assert!(waited > 1e9 && idle == 0.0, "{case}: {method} has waited {waited} ns, idle {idle}");
+        let is_busy = waited > 1e9 && idle == 0.0;
+        assert!(is_busy, "{case}: {method} has waited {waited} ns, idle {idle}: {losses}");
     }
     for method in IDLE_IN {
         let idle = sum(&|wait| wait.is_idle && wait.names.contains(&method));
-        assert!(idle > 3e9, "{case}: {method} was idle for {idle} ns");
+        assert!(idle > 3e9, "{case}: {method} was idle for {idle} ns: {losses}");
     }
     let mut others: BTreeMap<String, f64> = BTreeMap::new();
     for wait in waits.iter().filter(|wait| wait.own_method().is_none() && !wait.is_idle) {
@@ -235,45 +241,53 @@ fn check(case: &str, waits: &[&Wait<'_>]) {
     }
     let (all, not_idle) = (sum(&|wait| wait.own_method().is_none()), others.values().sum::<f64>());
     println!("{case}: {:.4} of {:.0} s isn't idle", not_idle / all, all / 1e9);
-    assert!(not_idle < 0.02 * all, "{case}: {not_idle} of {all} ns isn't idle: {others:#?}");
+    assert!(not_idle < 0.02 * all, "{case}: {not_idle} of {all} ns isn't idle: {others:#?}, {losses}");
 }
 
 #[test]
 fn threads_without_work_are_idle_under_each_collector_and_others_are_not() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Idle", IDLE);
+    let classes = compile_recorded(dir.path(), "Idle", IDLE);
     let classes = classes.to_str().expect("a path in UTF-8");
     for (feature, home) in jdks() {
         let java = home.join("bin/java");
         let dir = scratch();
         let path = |name: &str| dir.path().join(name).to_str().expect("a path in UTF-8").to_owned();
-        let jvms: Vec<(Vec<String>, Workload)> = options_of(feature, &java, &path("recorder"))
+        let jvms: Vec<(Vec<String>, Gate, Workload)> = options_of(feature, &java, &path("recorder"))
             .into_iter()
-            .enumerate()
-            .map(|(at, options)| {
-                let ready = path(&format!("ready{at}"));
-                let program = ["-cp", classes, "Idle", &ready];
+            .map(|options| {
+                let gate = Gate::new();
+                let [begin, done] = gate.args();
+                let program = ["-cp", classes, "Idle", &begin, &done];
                 let arguments: Vec<&str> = options.iter().map(String::as_str).chain(program).collect();
                 let jvm = Workload::start(&java, &arguments);
-                (options, jvm)
+                (options, gate, jvm)
             })
             .collect();
-        wait_until("all threads wait", || {
-            (0..jvms.len()).all(|at| dir.path().join(format!("ready{at}")).exists())
-        });
         // With wall-clock time, all threads that wait at the end are inspected, and not some 200.
         let output = path("x.pb.gz");
-        let pids: Vec<String> = jvms.iter().map(|(_, jvm)| jvm.pid().to_string()).collect();
-        let mut arguments = vec!["-e", "offcpu,wall", "-d", "4s", "-o", &output];
-        arguments.extend(pids.iter().flat_map(|pid| ["-p", pid]));
-        record_json(&arguments);
+        let pids: Vec<u32> = jvms.iter().map(|(.., jvm)| jvm.pid()).collect();
+        let texts: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let mut arguments = vec!["-e", "offcpu,wall", "-o", &output];
+        arguments.extend(texts.iter().flat_map(|pid| ["-p", pid]));
+        let mut recording = Recording::start(&arguments);
+        // Threads whose waits were named are told from others.
+        recording.wait_for_all(&pids, &[WALKS_STACKS, READS_BLOCKERS]);
+        jvms.iter().for_each(|(_, gate, _)| gate.open());
+        recording.wait_until("all threads have started", |_| jvms.iter().all(|(_, gate, _)| gate.is_done()));
+        std::thread::sleep(Duration::from_secs(4));
+        let summary = recording.end();
         let profile = decode(&fs::read(&output).expect("written"), DecodeLimits::default());
         let profile = profile.expect("pprof");
         let waits = waits(&profile);
-        for ((options, _), pid) in jvms.iter().zip(&pids) {
-            let is_of = |wait: &&Wait<'_>| wait.pid == pid && !FOR_A_CPU.contains(&wait.cause);
+        for ((options, ..), pid) in jvms.iter().zip(&texts) {
+            // The main thread has waited for this test, too.
+            let is_of = |wait: &&Wait<'_>| {
+                let is_for_test = wait.is_of_main && !wait.is_idle;
+                wait.pid == pid && !is_for_test && !FOR_A_CPU.contains(&wait.cause)
+            };
             let of_jvm: Vec<&Wait<'_>> = waits.iter().filter(is_of).collect();
-            check(&format!("JDK {feature} {options:?}"), &of_jvm);
+            check(&format!("JDK {feature} {options:?}"), &of_jvm, &summary["losses"]);
         }
     }
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::processes::{LONGEST_WAIT, let_it_run, until_it_has_run};
+use crate::support::recording::{Recording, WALKS_STACKS};
 use crate::support::{LOAD, Workload, compile_java, jdks, jvmprof, record_json, scratch};
 
 fn start(home: &Path, classes: &Path, flags: &[&str], depth: &str) -> Workload {
@@ -17,7 +19,7 @@ fn start(home: &Path, classes: &Path, flags: &[&str], depth: &str) -> Workload {
 /// Asks for a perf map until the JVM is up and its hot methods are compiled.
 fn write_perf_map(home: &Path, pid: u32, until: &str) -> PathBuf {
     let map = PathBuf::from(format!("/tmp/perf-{pid}.map"));
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + LONGEST_WAIT;
     while Instant::now() < deadline {
         std::thread::sleep(Duration::from_secs(1));
         let asked = Command::new(home.join("bin/jcmd")).args([&pid.to_string(), "Compiler.perfmap"]).output();
@@ -63,7 +65,7 @@ fn inspect_tells_what_a_jvm_is_made_of_and_what_is_at_an_address() {
     for (feature, home) in jdks() {
         let args = ["-XX:+UseSerialGC", "-cp", classes.to_str().unwrap(), "Load", "0"];
         let load = Workload::start(&home.join("bin/java"), &args);
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + LONGEST_WAIT;
         // Until its hot loop is compiled.
         let report = loop {
             let report = inspect(load.pid(), &[]);
@@ -104,11 +106,16 @@ fn a_recorded_jvm_has_labels_and_names_tell_how_methods_ran_if_that_is_asked_for
     for (feature, home) in jdks() {
         let args = ["-cp", classes.to_str().unwrap(), "Load", "0"];
         let load = Workload::start(&home.join("bin/java"), &args);
-        std::thread::sleep(Duration::from_secs(2));
+        // The JVM has started.
+        until_it_has_run(load.pid(), Duration::from_secs(1));
         let (pprof, folded) = (dir.path().join("x.pb.gz"), dir.path().join("x.folded"));
         let (pid, pprof, folded) =
             (load.pid().to_string(), pprof.to_str().unwrap(), folded.to_str().unwrap());
-        record_json(&["-p", &pid, "-d", "2s", "--java-frame-types", "-o", pprof, "-o", folded]);
+        let options = ["--java-frame-types", "-o", pprof, "-o", folded];
+        let mut recording = Recording::start(&[&["-p", &pid][..], &options].concat());
+        recording.wait_for(&[WALKS_STACKS]);
+        let_it_run(load.pid(), Duration::from_secs(1));
+        recording.end();
         let folded = fs::read_to_string(folded).unwrap();
         assert!(folded.contains("Load.main_[") && folded.contains("Load.hash_["), "JDK {feature}: {folded}");
         let raw =
@@ -208,7 +215,7 @@ fn a_jvm_is_listed_and_found_by_its_main_class() {
     let java = home.join("bin/java");
     let args = ["-XX:+UseSerialGC", "-Xmx300m", "-cp", classes.to_str().unwrap(), "FoundByName", "0"];
     let load = Workload::start(&java, &args);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + LONGEST_WAIT;
     let line = loop {
         let output = jvmprof().args(["ps", "--json"]).output().unwrap();
         let table: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -229,10 +236,10 @@ fn a_jvm_is_listed_and_found_by_its_main_class() {
     let heap = line["flags"].as_array().unwrap().iter().find(|flag| flag["name"] == "MaxHeapSize");
     assert_eq!(heap.map(|flag| &flag["value"]), Some(&(300 << 20).to_string().into()), "{line}");
 
-    let summary = record_json(&["-p", "FoundByName", "-d", "1s"]);
+    let summary = record_json(&["-p", "FoundByName", "-F", "499", "-d", "1s"]);
     assert!(summary["samples"].as_u64().unwrap() > 5, "{summary}");
     let _second = Workload::start(&java, &args);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + LONGEST_WAIT;
     loop {
         let output = jvmprof().args(["inspect", "FoundByName"]).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);

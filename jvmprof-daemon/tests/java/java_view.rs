@@ -7,10 +7,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::browser::Browser;
-use crate::support::{compile_java, jdks, record_json, scratch};
+use crate::support::recording::{WALKS_STACKS, compile_recorded, record_work};
+use crate::support::{jdks, scratch};
 
-/// Fills the heap with arrays: the kernel clears each page when it is touched first. Sleeps after
-/// that, so that its methods are named while it runs.
+/// Fills the heap with arrays: the kernel clears each page when it is touched first.
 const CLEARING: &str = r#"
 import java.util.*;
 public class Clearing {
@@ -18,9 +18,9 @@ public class Clearing {
     static byte[] buffer() { return new byte[1 << 20]; }
     static void fill(int megabytes) { for (int i = 0; i < megabytes; i++) kept.add(buffer()); }
     public static void main(String[] args) throws Exception {
-        Thread.sleep(5_000);
+        Recorder.await(args);
         fill(Integer.parseInt(args[0]));
-        Thread.sleep(3_000);
+        Recorder.done(args);
     }
 }
 "#;
@@ -57,7 +57,7 @@ fn first_row(page: &Path) -> Value {
 #[test]
 fn of_pages_that_the_kernel_clears_for_a_heap_of_zgc_the_java_view_names_the_allocating_method() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Clearing", CLEARING);
+    let classes = compile_recorded(dir.path(), "Clearing", CLEARING);
     let classes = classes.to_str().expect("a path in UTF-8");
     for (feature, home) in jdks() {
         let java = home.join("bin/java");
@@ -70,7 +70,7 @@ fn of_pages_that_the_kernel_clears_for_a_heap_of_zgc_the_java_view_names_the_all
             let output = ["-F", "997", "-o", to_folded, "-o", to_svg, "-o", to_page, "--", java];
             let heap = ["-XX:+UseZGC", "-Xms2g", "-Xmx2g"];
             let program = ["-cp", classes, "Clearing", "1200"];
-            let summary = record_json(&[view, &output, &heap, mode, &program].concat());
+            let summary = record_work(&[view, &output, &heap, mode, &program].concat(), &[WALKS_STACKS]);
             let [folded, svg] = [folded, svg].map(|path| fs::read_to_string(path).expect("it is written"));
             (summary, folded, svg)
         };

@@ -5,18 +5,21 @@ mod contentions;
 mod holders;
 mod owners;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use jvmprof_daemon::proto::pprof::{Profile, Sample};
 
-use crate::support::{compile_java, jdks, record_json, scratch};
+use crate::support::recording::{READS_BLOCKERS, WALKS_STACKS, compile_recorded, record_work};
+use crate::support::waits::{KEEP_ALL, Measured};
+use crate::support::{jdks, scratch};
 
-/// Each lock has one thread that holds it, and one that measures how long it waits for it.
+/// Each lock has one thread that holds it, and one that waits for it again and again, and writes
+/// for how long, for how long it ran meanwhile, and for how long it waited for a CPU.
 const CONTENDED: &str = r#"
-import java.io.PrintWriter;
+import java.io.*;
+import java.lang.management.*;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.locks.*;
@@ -27,44 +30,60 @@ public class Contended {
     static final Object first = new First(), second = new Second();
     static final ReentrantLock fair = new ReentrantLock(true);
     static final ArrayBlockingQueue<String> queue = new ArrayBlockingQueue<>(1);
-    static final Map<String, Long> sums = new TreeMap<>();
+    static final ThreadMXBean clocks = ManagementFactory.getThreadMXBean();
+    static final Map<String, long[]> sums = new TreeMap<>();
+    static final List<Thread> threads = new ArrayList<>();
     static volatile long until, sink;
 
-    interface Body { long once() throws Exception; }
-    static void run(String name, List<Thread> threads, Body body) {
+    interface Body { void once() throws Exception; }
+    static void start(String name, Body body) {
         Thread thread = new Thread(() -> {
-            long sum = 0;
-            try { while (System.nanoTime() < until) sum += body.once(); } catch (Exception e) { throw new Error(e); }
-            synchronized (sums) { sums.put(name, sum); }
+            try { body.once(); } catch (Exception e) { throw new Error(e); }
         }, name);
         thread.start();
         threads.add(thread);
     }
+    static void holds(String name, Body body) { start(name, () -> { while (System.nanoTime() < until) body.once(); }); }
+    static void wants(String name, Body body) {
+        start(name, () -> {
+            long[] sum = {0, 0, 0};
+            try (RandomAccessFile schedstat = Recorder.schedstat()) {
+                while (System.nanoTime() < until) {
+                    long delayed = Recorder.delayOf(schedstat), ran = clocks.getCurrentThreadCpuTime(), began = System.nanoTime();
+                    body.once();
+                    sum[0] += System.nanoTime() - began;
+                    sum[1] += clocks.getCurrentThreadCpuTime() - ran;
+                    sum[2] += Recorder.delayOf(schedstat) - delayed;
+                    Thread.sleep(1);
+                }
+            }
+            synchronized (sums) { sums.put(name, sum); }
+        });
+    }
     static void spin(long ms) { for (long end = System.nanoTime() + ms * 1_000_000; System.nanoTime() < end; ) sink++; }
 
-    static long wantsFirst() { long t = System.nanoTime(); synchronized (first) { sink++; } return System.nanoTime() - t; }
-    static long wantsSecond() { long t = System.nanoTime(); synchronized (second) { sink++; } return System.nanoTime() - t; }
-    static long wantsFair() { long t = System.nanoTime(); fair.lock(); fair.unlock(); return System.nanoTime() - t; }
-    static long polls() throws Exception { long t = System.nanoTime(); queue.poll(7, TimeUnit.MILLISECONDS); return System.nanoTime() - t; }
+    static void wantsFirst() { synchronized (first) { sink++; } }
+    static void wantsSecond() { synchronized (second) { sink++; } }
+    static void wantsFair() { fair.lock(); fair.unlock(); }
+    static void polls() throws Exception { queue.poll(7, TimeUnit.MILLISECONDS); }
 
     public static void main(String[] args) throws Exception {
-        // An unoptimized daemon takes seconds to read libjvm: what is measured begins after that.
-        for (long end = System.nanoTime() + 4_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        Recorder.await(args);
+        long stolen = Recorder.stolen();
         until = System.nanoTime() + 3_000_000_000L;
-        List<Thread> threads = new ArrayList<>();
-        run("holder of first", threads, () -> { synchronized (first) { Thread.sleep(12); } Thread.sleep(1); return 0; });
-        run("runs in second", threads, () -> { synchronized (second) { spin(8); } Thread.sleep(1); return 0; });
-        run("holder of fair", threads, () -> { fair.lock(); try { Thread.sleep(9); } finally { fair.unlock(); } return 0; });
-        run("wantsFirst", threads, () -> { long waited = wantsFirst(); Thread.sleep(1); return waited; });
-        run("wantsSecond", threads, () -> { long waited = wantsSecond(); Thread.sleep(1); return waited; });
-        run("wantsFair", threads, () -> { long waited = wantsFair(); Thread.sleep(1); return waited; });
-        run("polls", threads, Contended::polls);
+        holds("holder of first", () -> { synchronized (first) { Thread.sleep(12); } Thread.sleep(1); });
+        holds("runs in second", () -> { synchronized (second) { spin(8); } Thread.sleep(1); });
+        holds("holder of fair", () -> { fair.lock(); try { Thread.sleep(9); } finally { fair.unlock(); } });
+        wants("wantsFirst", Contended::wantsFirst);
+        wants("wantsSecond", Contended::wantsSecond);
+        wants("wantsFair", Contended::wantsFair);
+        wants("polls", Contended::polls);
         for (Thread thread : threads) thread.join();
+        sums.put("stolen", new long[] {Recorder.stolen() - stolen, 0, 0});
         try (PrintWriter file = new PrintWriter(args[0])) {
-            for (Map.Entry<String, Long> sum : sums.entrySet()) file.println(sum.getKey() + "=" + sum.getValue());
+            sums.forEach((name, sum) -> file.println(name + " " + sum[0] + " " + sum[1] + " " + sum[2]));
         }
-        // Its methods are named while it runs.
-        Thread.sleep(3_000);
+        Recorder.done(args);
     }
 }
 "#;
@@ -127,25 +146,22 @@ fn waits_in<'a>(profile: &'a Profile, sample_type: &str, method: &str) -> Vec<Wa
 #[test]
 fn a_locks_class_and_its_holder_are_what_the_program_knows() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Contended", CONTENDED);
+    let classes = compile_recorded(dir.path(), "Contended", CONTENDED);
     let text = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
     for (feature, home) in jdks() {
         for (_, options) in OPTIONS.iter().filter(|(first, _)| *first <= feature) {
             let case = format!("JDK {feature} {options:?}");
             let sums = dir.path().join("sums");
             let (output, java) = (dir.path().join("x.pb.gz"), home.join("bin/java"));
-            // Every wait is kept.
-            let keep = ["--offcpu-min", "0s", "--offcpu-interval", "1us", "--offcpu-max-events", "1000000"];
             let (output, java, classes, written) = (text(&output), text(&java), text(&classes), text(&sums));
             let record = ["-e", "offcpu,lock", "-o", &output, "--", &java];
             let program = ["-cp", &classes, "Contended", &written];
-            let summary = record_json(&[&keep[..], &record, options, &program].concat());
+            let program = [&KEEP_ALL[..], &record, options, &program].concat();
+            let summary = record_work(&program, &[WALKS_STACKS, READS_BLOCKERS]);
+            let losses = &summary["losses"];
             let measured = fs::read_to_string(&sums).expect("the program has ended well");
-            let measured: BTreeMap<&str, f64> = measured
-                .lines()
-                .filter_map(|line| line.split_once('='))
-                .map(|(name, sum)| (name, sum.parse().expect("a number")))
-                .collect();
+            let measured = Measured::read(&measured);
+            let stolen = measured["stolen"].wall;
             let profile = decode(&fs::read(&output).expect("written"), DecodeLimits::default());
             let profile = profile.expect("pprof");
             for (method, class, holder) in LOCKS {
@@ -156,22 +172,27 @@ fn a_locks_class_and_its_holder_are_what_the_program_knows() {
                 };
                 let known = of(&|wait| !wait.holder.is_empty());
                 let right = of(&|wait| !holder.is_empty() && wait.holder == holder);
-                let ratio = delay / measured[method];
+                // A thread that is woken waits for a CPU, which isn't the lock's delay.
+                let blocked = measured[method].blocked();
                 println!(
-                    "{case} {method}: {ratio:.3} of {:.0} ms, {} stacks, holder known of {:.3}, right of {:.4}",
-                    measured[method] / 1e6,
+                    "{case} {method}: {:.3} of {:.0} ms, {} stacks, holder known of {:.3}, right of {:.4}",
+                    delay / blocked,
+                    blocked / 1e6,
                     found.len(),
                     known / delay,
                     right / known.max(1.0)
                 );
-                // A thread that is woken waits for a CPU, which isn't the lock's delay.
-                assert!((0.3..1.05).contains(&ratio), "{case} {method}: {ratio}");
+                assert!(
+                    (0.7 * blocked - stolen..1.05 * blocked).contains(&delay),
+                    "{case} {method}: {delay} of {:?}, {stolen} stolen, {losses}",
+                    measured[method]
+                );
                 assert_eq!(of(&|wait| wait.leaf == class && wait.blocker == class), delay, "{case} {method}");
                 if holder.is_empty() {
                     assert_eq!(known, 0.0, "{case} {method}: only monitors have a holder");
                 } else {
-                    assert!(known > 0.8 * delay, "{case} {method}: {known} of {delay}");
-                    assert!(right > 0.99 * known, "{case} {method}: {right} of {known}");
+                    assert!(known > 0.8 * delay, "{case} {method}: {known} of {delay}, {losses}");
+                    assert!(right > 0.99 * known, "{case} {method}: {right} of {known}, {losses}");
                 }
             }
             let contended = waits_in(&profile, "delay", "Contended.polls");
@@ -181,7 +202,8 @@ fn a_locks_class_and_its_holder_are_what_the_program_knows() {
             let polls = waits_in(&profile, "off_cpu", "Contended.polls");
             let of_queue = polls.iter().filter(|wait| wait.blocker == condition);
             let parked: f64 = of_queue.map(|wait| wait.value).sum();
-            assert!(parked > 0.3 * measured["polls"], "{case}: {parked} of {}", measured["polls"]);
+            let polled = measured["polls"];
+            assert!(parked > 0.3 * polled.blocked() - stolen, "{case}: {parked} of {polled:?}, {losses}");
             let is_named = |wait: &Wait<'_>| wait.leaf == format!("[wait: park: {condition}]");
             assert!(polls.iter().any(is_named), "{case}");
             let rows = summary["lock"]["locks"].as_array().expect("a table");
@@ -195,20 +217,22 @@ fn a_locks_class_and_its_holder_are_what_the_program_knows() {
 #[test]
 fn the_locks_of_a_jvm_with_a_root_of_its_own_are_known() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Contended", CONTENDED);
+    let classes = compile_recorded(dir.path(), "Contended", CONTENDED);
     let (_, home) = jdks().into_iter().next().expect("there is one");
     let (root, output) = (dir.path().join("root"), dir.path().join("x.pb.gz"));
     fs::create_dir(&root).expect("the folder is writable");
     let script = format!(
-        "mount --rbind / {root} && exec chroot {root} {java} -XX:+UseParallelGC -cp {classes} Contended {sums}",
+        "mount --rbind / {root} && exec chroot {root} {java} -XX:+UseParallelGC -cp {classes} Contended {sums} \
+         \"$@\"",
         root = root.display(),
         java = home.join("bin/java").display(),
         classes = classes.display(),
         sums = dir.path().join("sums").display()
     );
-    let command = ["--", "unshare", "--mount", "sh", "-c", &script];
+    let command = ["--", "unshare", "--mount", "sh", "-c", &script, "sh"];
     let output_path = output.to_str().expect("a path in UTF-8");
-    record_json(&[&["-e", "lock", "-o", output_path][..], &command].concat());
+    let program = [&["-e", "lock", "-o", output_path][..], &command].concat();
+    let summary = record_work(&program, &[WALKS_STACKS, READS_BLOCKERS]);
     let profile = decode(&fs::read(&output).expect("written"), DecodeLimits::default());
     let profile = profile.expect("pprof");
     let (method, class, _) = LOCKS[0];
@@ -219,5 +243,5 @@ fn the_locks_of_a_jvm_with_a_root_of_its_own_are_known() {
     };
     // The owner of a monitor isn't known at its first contentions.
     let (right, unknown) = (delay("holder of first"), delay(""));
-    assert!(right > 5.0 * unknown, "{right} {unknown}");
+    assert!(right > 5.0 * unknown, "{right} {unknown}: {}", summary["losses"]);
 }

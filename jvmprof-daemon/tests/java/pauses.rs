@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use serde_json::Value;
 
 use crate::allocation::beside_others;
-use crate::support::{Workload, compile_java_for, jdks, record_json, scratch};
+use crate::support::processes::let_it_run;
+use crate::support::recording::{
+    READS_STOPS, Recording, SEES_PAUSES, WALKS_STACKS, compile_recorded, record_work,
+};
+use crate::support::{Workload, compile_java_for, jdks, scratch};
 
 /// Collections that memory asks for and that the program does, thread dumps, and searches for
 /// deadlocks.
@@ -92,9 +97,14 @@ fn pauses_are_those_of_the_jvms_own_log() {
         let classes = classes.to_str().expect("UTF-8");
         let arguments = ["-Xmx256m", "-XX:+UseParallelGC", &option, "-cp", classes, "Stops"];
         let jvm = Workload::start(&home.join("bin/java"), &arguments);
-        let pid = jvm.pid().to_string();
-        let to = pprof.to_str().expect("UTF-8");
-        let summary = record_json(&["--pauses", "-d", "8s", "-F", "499", "-p", &pid, "-o", to]);
+        let (pid, to) = (jvm.pid().to_string(), pprof.to_str().expect("UTF-8"));
+        let mut recording = Recording::start(&["--pauses", "-F", "499", "-p", &pid, "-o", to]);
+        recording.wait_for(&[SEES_PAUSES]);
+        // Whole rounds of all that the program does.
+        let before = logged(&log).len();
+        recording.wait_until("the JVM has paused often", |_| logged(&log).len() >= before + 200);
+        let_it_run(jvm.pid(), Duration::from_secs(4));
+        let summary = recording.end();
         drop(jvm);
         let [of_jvm] = &summary["pauses"].as_array().expect("an array")[..] else {
             panic!("JDK {feature}: one JVM was followed: {summary}")
@@ -135,8 +145,9 @@ fn pauses_are_those_of_the_jvms_own_log() {
     }
 }
 
-/// Collections in a second's time, between some seconds of nothing.
-const QUIET: &str = r"
+/// Collections in a second's time; from when until when, since the JVM's start, is written to a
+/// file.
+const QUIET: &str = r#"
 public class Quiet {
     static volatile Object kept;
     static volatile long sink;
@@ -144,29 +155,37 @@ public class Quiet {
         long end = System.nanoTime() + milliseconds * 1_000_000;
         while (System.nanoTime() < end) for (int i = 0; i < 10_000; i++) sink += i;
     }
-    public static void main(String[] args) {
-        spin(5000);
+    static long uptime() { return java.lang.management.ManagementFactory.getRuntimeMXBean().getUptime(); }
+    public static void main(String[] args) throws Exception {
+        Recorder.await(args);
+        spin(20);
+        long from = uptime();
         for (int round = 0; round < 40; round++) {
             for (int i = 0; i < 2_000; i++) kept = new byte[10_000];
             System.gc();
             spin(20);
         }
-        spin(2000);
+        java.nio.file.Files.write(java.nio.file.Paths.get(args[0]), (from + " " + uptime()).getBytes());
+        Recorder.done(args);
     }
 }
-";
+"#;
 
 #[test]
 fn without_the_option_the_summary_says_what_the_jvm_says_of_itself() {
     for (feature, home) in jdks() {
         let dir = scratch();
-        let classes = compile_java_for(8, dir.path(), "Quiet", QUIET);
-        let log = dir.path().join("safepoints.log");
+        let classes = compile_recorded(dir.path(), "Quiet", QUIET);
+        let [log, times] = ["safepoints.log", "times"].map(|name| dir.path().join(name));
         let option = format!("-Xlog:safepoint=info:file={}:uptimemillis", log.display());
         let java = home.join("bin/java");
         let command = ["-F", "99", "--", java.to_str().expect("UTF-8"), "-Xmx64m", "-XX:+UseParallelGC"];
-        let class = [&*option, "-cp", classes.to_str().expect("UTF-8"), "Quiet"];
-        let summary = record_json(&[&command[..], &class].concat());
+        let [classes, written] = [&classes, &times].map(|path| path.to_str().expect("UTF-8"));
+        let class = [&*option, "-cp", classes, "Quiet", written];
+        let summary = record_work(&[&command[..], &class].concat(), &[WALKS_STACKS, READS_STOPS]);
+        let times = std::fs::read_to_string(&times).expect("the program has ended well");
+        let (from, until) = times.split_once(' ').expect("two times");
+        let [from, until] = [from, until].map(|time| time.parse::<u64>().expect("ms"));
         assert!(summary["pauses"].is_null(), "JDK {feature}: nothing was asked for: {summary}");
         let jvm = &summary["jvms"][0];
         assert_eq!(jvm["name"], "Quiet", "JDK {feature}: {summary}");
@@ -175,7 +194,7 @@ fn without_the_option_the_summary_says_what_the_jvm_says_of_itself() {
         let text = std::fs::read_to_string(&log).expect("the JVM's log");
         let is_later = |line: &&str| {
             let time = line.strip_prefix('[').and_then(|rest| rest.split_once("ms]"));
-            time.is_some_and(|(time, _)| time.trim().parse::<u64>().is_ok_and(|time| time > 4500))
+            time.is_some_and(|(time, _)| time.trim().parse::<u64>().is_ok_and(|time| time > from))
         };
         let later: Vec<&str> = text.lines().filter(is_later).collect();
         let sums = |text: &str| {
@@ -188,12 +207,13 @@ fn without_the_option_the_summary_says_what_the_jvm_says_of_itself() {
         let (least, most) = (sums(&later.join("\n")), sums(&text));
         let followed_ms = number(stops, "followed_ms");
         eprintln!("JDK {feature}: {ours:.3?} of {followed_ms} ms, the JVM says {least:.3?} to {most:.3?}");
-        assert!(least[0] >= 40.0 && followed_ms > 6000.0, "JDK {feature}: {stops}");
+        let is_followed = followed_ms >= (until - from) as f64;
+        assert!(least[0] >= 40.0 && is_followed, "JDK {feature}: {stops} from {from} to {until} ms");
         // The last stop, in which the JVM ends, counts only if it was read in time.
         for ((ours, least), most) in ours.into_iter().zip(least).zip(most) {
             let tolerance = 0.02 * most + 1.5;
             let fits = least - tolerance < ours && ours < most + tolerance;
-            assert!(fits, "JDK {feature}: {ours}, not {least} to {most}: {stops}");
+            assert!(fits, "JDK {feature}: {ours}, not {least} to {most}: {stops}, {}", summary["losses"]);
         }
     }
 }

@@ -3,8 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::support::{Workload, compile_java, jdks, jvmprof, scratch};
+use crate::support::processes::{let_it_run, until_it_has_run};
+use crate::support::recording::{Recording, WALKS_STACKS};
+use crate::support::{Workload, compile_java, jdks, scratch};
 
 /// Runs a stub of the interpreter or of string compression at nearly all times.
 const PROGRAM: &str = r#"
@@ -23,12 +26,13 @@ public class Stubs {
 /// Records the program: its samples, how many of them are whole, and the log.
 fn record(pid: u32, folder: &Path) -> (u64, u64, String) {
     let output = folder.with_extension("folded");
-    let mut command = jvmprof();
-    command.args(["record", "-F", "199", "-d", "3s", "-p", &pid.to_string(), "--unwind-rows-cache"]);
-    command.arg(folder).arg("-o").arg(&output).env("JVMPROF_LOG", "debug");
-    let ended = command.output().expect("the binary runs");
-    let log = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(ended.status.success(), "{log}");
+    let [rows, output_path] = [folder, &output].map(|path| path.to_str().expect("a path in UTF-8"));
+    let pid_text = pid.to_string();
+    let options = ["-F", "199", "-p", &pid_text, "--unwind-rows-cache", rows, "-o", output_path];
+    let mut recording = Recording::start(&options);
+    recording.wait_for(&[WALKS_STACKS]);
+    let_it_run(pid, Duration::from_secs(2));
+    let (log, summary) = recording.end_with_log();
     let folded = fs::read_to_string(output).expect("it is written");
     let (mut all, mut whole) = (0, 0);
     for line in folded.lines().filter(|line| line.contains(";Stubs.main")) {
@@ -36,7 +40,7 @@ fn record(pid: u32, folder: &Path) -> (u64, u64, String) {
         all += count;
         whole += if line.contains(";start_thread;") { count } else { 0 };
     }
-    (all, whole, log)
+    (all, whole, format!("{log}{summary}"))
 }
 
 fn kept(folder: &Path) -> Vec<PathBuf> {
@@ -51,6 +55,8 @@ fn stubs_that_an_earlier_run_has_analysed_are_known_unless_the_file_is_damaged()
     for (feature, home) in jdks() {
         let classes = classes.to_str().expect("a path in UTF-8");
         let jvm = Workload::start(&home.join("bin/java"), &["-cp", classes, "Stubs"]);
+        // The JVM has started.
+        until_it_has_run(jvm.pid(), Duration::from_secs(1));
         let folder = dir.path().join(format!("rows{feature}"));
         for (is_known, is_damaged) in [(false, false), (true, false), (false, true)] {
             if is_damaged {
@@ -64,7 +70,7 @@ fn stubs_that_an_earlier_run_has_analysed_are_known_unless_the_file_is_damaged()
             let (all, whole, log) = record(jvm.pid(), &folder);
             assert_eq!(log.contains("analyses of stubs were on disk"), is_known, "JDK {feature}: {log}");
             assert_eq!(log.contains("isn't as it was written"), is_damaged, "JDK {feature}: {log}");
-            assert!(all > 50 && whole * 100 >= all * 98, "JDK {feature}: {whole} of {all} are whole");
+            assert!(all > 50 && whole * 100 >= all * 98, "JDK {feature}: {whole} of {all} are whole: {log}");
             assert_eq!(kept(&folder).len(), 1, "JDK {feature}");
         }
     }

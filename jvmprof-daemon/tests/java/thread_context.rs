@@ -9,11 +9,12 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::allocation::beside_others;
+use crate::support::recording::{Recording, SEES_ALLOCATIONS, WALKS_STACKS};
 use crate::support::thread_context::{
     Labels, WITH_LABELS, WRITER, are_of_one_request_or_none, are_of_request, gcc, process_context,
     samples_of, samples_of_pprof,
 };
-use crate::support::{Workload, compile_java_for, jdks, record_json, scratch};
+use crate::support::{Workload, compile_java_for, jdks, scratch};
 
 /// Platform and virtual threads that work on one request after the other.
 const SHOP: &str = r#"
@@ -176,8 +177,11 @@ fn allocations_and_waits_that_have_ended_have_the_trace_of_their_request_too() {
     let jvm = Workload::start(&home.join("bin/java"), &arguments.concat());
     until_published(jvm.pid());
     let pid = jvm.pid().to_string();
-    let record = ["-e", "alloc,offcpu", "-d", "5s", "-p", &pid, "-o", file];
-    let summary = record_json(&[&record[..], &WITH_LABELS].concat());
+    let record = ["-e", "alloc,offcpu", "-p", &pid, "-o", file];
+    let mut recording = Recording::start(&[&record[..], &WITH_LABELS].concat());
+    recording.wait_for(&[WALKS_STACKS, SEES_ALLOCATIONS]);
+    std::thread::sleep(Duration::from_secs(4));
+    let summary = recording.end();
     let samples = samples_of_pprof(&fs::read(&output).expect("written"));
     // The requests that allocated, and those that slept.
     let mut requests = [BTreeSet::new(), BTreeSet::new()];

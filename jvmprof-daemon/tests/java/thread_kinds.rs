@@ -1,13 +1,16 @@
 //! The kinds of threads in profiles, beside the names that the JVM gives its threads.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use jvmprof_daemon::proto::pprof::{Profile, Sample};
 
-use crate::support::{KilledChild, Workload, compile_java_for, jdks, jvmprof, record_json, scratch, signal};
+use crate::support::processes::{LONGEST_WAIT, children, let_it_run, threads, until_it_samples, wait_until};
+use crate::support::recording::{Gate, Recording, WALKS_STACKS, compile_recorded};
+use crate::support::{KilledChild, Workload, compile_java_for, jdks, jvmprof, scratch, signal};
 
 /// Garbage for the collector, methods for the compilers, and where there are any, virtual threads.
 const BUSY: &str = r#"
@@ -43,6 +46,10 @@ public class Busy {
 }
 "#;
 
+/// Where it begins, and what it may do there.
+const BEGIN: &str = "public static void main(String[] args) throws Exception {\n";
+const AWAIT: &str = "        Recorder.await(args);\n";
+
 /// The kind of a thread by its name.
 fn expected(name: &str) -> Option<&'static str> {
     Some(match name {
@@ -63,8 +70,58 @@ fn thread_begin<'a>(pprof: &'a Profile, sample: &Sample) -> &'a str {
     function.map_or("", |function| &pprof.string_table[function.name as usize])
 }
 
+/// Samples of a JVM in a daemon's store, by names and kinds of their threads, and those of stacks
+/// in which the begin of the thread is missing: its kind isn't known.
+#[derive(Debug, Default)]
+struct Stored {
+    samples: BTreeMap<(String, String), i64>,
+    cut_off: i64,
+}
+
+impl Stored {
+    /// `None` while the daemon makes the store, or changes it.
+    fn read(store: &Path, pid: u32) -> Option<Self> {
+        let mut stored = Self::default();
+        let store = Store::open_for_reading(store).ok()?;
+        let of_jvm = [Matcher::equal("__name__", "process_cpu"), Matcher::equal("pid", pid.to_string())];
+        for series in store.series(TimeRange::ALL, &of_jvm) {
+            let name = &series.labels["thread_name"];
+            let of_thread = [&of_jvm[..], &[Matcher::equal("thread_name", name.clone())]].concat();
+            for profile in store.profiles(TimeRange::ALL, &of_thread) {
+                let bytes = store.read(&profile).ok()?;
+                let pprof = decode(&bytes, DecodeLimits::default()).expect("pprof");
+                let text = |at: i64| &pprof.string_table[at as usize];
+                for sample in &pprof.sample {
+                    let kind = sample.label.iter().find(|label| text(label.key) == "thread_kind");
+                    let kind = kind.map_or(String::new(), |label| text(label.str).clone());
+                    if kind.is_empty() && thread_begin(&pprof, sample).starts_with("[truncated") {
+                        stored.cut_off += sample.value[0];
+                        continue;
+                    }
+                    *stored.samples.entry((name.clone(), kind)).or_default() += sample.value[0];
+                }
+            }
+        }
+        Some(stored)
+    }
+
+    fn all(&self) -> i64 {
+        self.samples.values().sum()
+    }
+
+    fn of_kind(&self, kind: &str) -> i64 {
+        self.samples.iter().filter(|((_, of), _)| of == kind).map(|(_, samples)| samples).sum()
+    }
+
+    /// Where the CPUs are busy, a JVM's first samples are cut off.
+    fn are_few_unknown(&self) -> bool {
+        self.of_kind("") * 50 < self.all() && self.cut_off * 10 < self.all()
+    }
+}
+
 #[test]
 fn samples_of_cpu_time_have_the_kinds_of_their_threads() {
+    const ENOUGH: i64 = 5_000;
     for (feature, home) in jdks() {
         let dir = scratch();
         let classes = compile_java_for(8, dir.path(), "Busy", BUSY);
@@ -75,55 +132,32 @@ fn samples_of_cpu_time_have_the_kinds_of_their_threads() {
         daemon.args(["daemon", "--sample-labels", "thread_name", "--push-interval", "2s"]);
         daemon.args(["-F", "499", "--local-store-directory"]).arg(&store);
         let mut daemon = KilledChild(daemon.spawn().expect("the binary runs"));
-        std::thread::sleep(Duration::from_secs(2));
+        until_it_samples(daemon.0.id());
         let jvm = Workload::start(&java, &arguments);
-        std::thread::sleep(Duration::from_secs(12));
+        let began = Instant::now();
+        let is_enough = |stored: &Stored| stored.all() >= ENOUGH && stored.are_few_unknown();
+        while !Stored::read(&store, jvm.pid()).is_some_and(|stored| is_enough(&stored))
+            && began.elapsed() < LONGEST_WAIT
+        {
+            std::thread::sleep(Duration::from_secs(1));
+        }
         signal(daemon.0.id(), "TERM");
         assert!(daemon.0.wait().expect("it ends").success());
-        let store = Store::open_for_reading(&store).expect("it was made");
-        let of_jvm =
-            [Matcher::equal("__name__", "process_cpu"), Matcher::equal("pid", jvm.pid().to_string())];
-        let mut samples: BTreeMap<(String, String), i64> = BTreeMap::new();
-        let mut cut_off = 0;
-        for series in store.series(TimeRange::ALL, &of_jvm) {
-            let name = &series.labels["thread_name"];
-            let of_thread = [&of_jvm[..], &[Matcher::equal("thread_name", name.clone())]].concat();
-            for profile in store.profiles(TimeRange::ALL, &of_thread) {
-                let bytes = store.read(&profile).expect("stored");
-                let pprof = decode(&bytes, DecodeLimits::default()).expect("pprof");
-                let text = |at: i64| &pprof.string_table[at as usize];
-                for sample in &pprof.sample {
-                    let kind = sample.label.iter().find(|label| text(label.key) == "thread_kind");
-                    let kind = kind.map_or(String::new(), |label| text(label.str).clone());
-                    // The begin of the thread isn't in the stack: its kind isn't known.
-                    if kind.is_empty() && thread_begin(&pprof, sample).starts_with("[truncated") {
-                        cut_off += sample.value[0];
-                        continue;
-                    }
-                    *samples.entry((name.clone(), kind)).or_default() += sample.value[0];
-                }
-            }
-        }
-        let sum = |kind: &str| -> i64 {
-            samples.iter().filter(|((_, of), _)| of == kind).map(|(_, samples)| samples).sum()
-        };
+        let stored = Stored::read(&store, jvm.pid()).expect("it was made");
         let kinds = ["java", "gc", "compiler"].into_iter().chain((feature >= 21).then_some("virtual"));
         for kind in kinds {
-            assert!(sum(kind) > 10, "JDK {feature}, {kind}: {samples:?}");
+            assert!(stored.of_kind(kind) > 10, "JDK {feature}, {kind}: {stored:?}");
         }
-        for ((name, kind), samples_of) in &samples {
+        for ((name, kind), samples) in &stored.samples {
             let expected = expected(name).unwrap_or(kind);
             // A carrier looks for work without a virtual thread, and the launcher's first thread
             // isn't the one that it starts the JVM with.
             let may_be = (kind.as_str(), expected);
             let is_right =
                 kind == expected || may_be == ("java", "virtual") || name == "java" && kind == "native";
-            assert!(kind.is_empty() || is_right, "JDK {feature}, {name}: {kind}, {samples_of} samples");
+            assert!(kind.is_empty() || is_right, "JDK {feature}, {name}: {kind}, {samples} samples");
         }
-        let all: i64 = samples.values().sum();
-        assert!(sum("") * 50 < all, "JDK {feature}: {} of {all} without a kind: {samples:?}", sum(""));
-        // Where the CPUs are busy, a JVM's first samples are cut off.
-        assert!(cut_off * 10 < all, "JDK {feature}: {cut_off} beside {all} are cut off");
+        assert!(is_enough(&stored), "JDK {feature}: not in {:?}: {stored:?}", began.elapsed());
     }
 }
 
@@ -131,11 +165,17 @@ fn samples_of_cpu_time_have_the_kinds_of_their_threads() {
 fn a_recording_says_how_much_of_a_jvm_was_the_collectors_and_the_compilers() {
     for (feature, home) in jdks() {
         let dir = scratch();
-        let classes = compile_java_for(8, dir.path(), "Busy", BUSY);
-        let java = home.join("bin/java");
-        let program = ["-Xmx512m", "-XX:+UseParallelGC", "-cp", classes.to_str().expect("UTF-8"), "Busy"];
-        let options = ["-d", "8s", "-F", "499", "--", java.to_str().expect("UTF-8")];
-        let summary = record_json(&[&options[..], &program].concat());
+        let classes = compile_recorded(dir.path(), "Busy", &BUSY.replace(BEGIN, &[BEGIN, AWAIT].concat()));
+        let (java, gate) = (home.join("bin/java"), Gate::new());
+        let [begin, done] = gate.args();
+        let options = ["-F", "499", "--", java.to_str().expect("UTF-8"), "-Xmx512m", "-XX:+UseParallelGC"];
+        let program = ["-cp", classes.to_str().expect("UTF-8"), "Busy", &begin, &done];
+        let mut recording = Recording::start(&[&options[..], &program].concat());
+        recording.wait_for(&[WALKS_STACKS]);
+        gate.open();
+        let [pid] = children(recording.pid())[..] else { panic!("it has one child: {}", recording.log()) };
+        let_it_run(pid, Duration::from_secs(8));
+        let summary = recording.end();
         let [jvm] = &summary["jvms"].as_array().expect("an array")[..] else {
             panic!("JDK {feature}: one JVM was recorded: {summary}")
         };
@@ -204,11 +244,15 @@ fn threads_are_shown_apart() {
         let classes = compile_java_for(8, dir.path(), "Busy", BUSY);
         let arguments = ["-Xmx512m", "-XX:+UseParallelGC", "-cp", classes.to_str().expect("UTF-8"), "Busy"];
         let jvm = Workload::start(&home.join("bin/java"), &arguments);
-        std::thread::sleep(Duration::from_secs(2));
+        let has_started = || threads(jvm.pid()).values().any(|thread| thread.name == "platform");
+        wait_until("the program has started its threads", has_started);
         let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
         let (folded, pprof, pid) = (path("x.folded"), path("x.pb.gz"), jvm.pid().to_string());
-        let options = ["--threads", "--java", "-p", &pid, "-d", "4s", "-F", "499"];
-        let summary = record_json(&[&options[..], &["-o", &folded, "-o", &pprof]].concat());
+        let options = ["--threads", "--java", "-p", &pid, "-F", "499", "-o", &folded, "-o", &pprof];
+        let mut recording = Recording::start(&options);
+        recording.wait_for(&[WALKS_STACKS]);
+        let_it_run(jvm.pid(), Duration::from_secs(4));
+        let summary = recording.end();
 
         let threads = summary["threads"].as_array().expect("an array");
         let value = |thread: &serde_json::Value| thread["value"].as_u64().expect("a number");

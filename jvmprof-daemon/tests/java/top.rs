@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::{Termios, tcgetattr};
 
+use crate::support::processes::until_it_has_run;
 use crate::support::{Workload, compile_java_for, jdks, jvmprof, scratch, signal};
 
 const HOT: &str = r"
@@ -159,8 +160,10 @@ fn signals_and_control_c_restore_the_terminal() {
 #[test]
 fn once_prints_a_table_and_without_a_terminal_there_is_no_other_way() {
     let (_dir, jvm) = hot();
+    // The JVM has started, and compiled its method.
+    until_it_has_run(jvm.pid(), Duration::from_secs(1));
     let pid = jvm.pid().to_string();
-    let output = jvmprof().args(["top", "--once", "-d", "12s", "-p", &pid]).output().unwrap();
+    let output = jvmprof().args(["top", "--once", "-d", "6s", "-p", &pid]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::allocation::wait_until;
-use crate::support::{Workload, compile_java_for, jdks, record_json, scratch};
+use crate::support::processes::wait_until;
+use crate::support::recording::{Recording, WALKS_STACKS};
+use crate::support::{Workload, compile_java_for, jdks, scratch};
 
 /// Virtual threads that wait for ever, so many in each method, in sets and in executors.
 const WAITING: &str = r#"
@@ -22,7 +23,8 @@ public class Waiting {
     static final LinkedBlockingQueue<String> queue = new LinkedBlockingQueue<>();
     static final Object monitor = new Object(), signal = new Object();
     static final List<Socket> accepted = new ArrayList<>();
-    static int port;
+    static final List<Thread> threads = Collections.synchronizedList(new ArrayList<>());
+    static int port, expected;
 
     static void sleeps() throws Exception { Thread.sleep(1_000_000); }
     static void locks() { lock.lock(); }
@@ -33,8 +35,17 @@ public class Waiting {
     static void waits() throws Exception { synchronized (signal) { signal.wait(); } }
 
     static void start(int count, Executor executor, Task task) {
+        expected += count;
         for (int i = 0; i < count; i++)
-            executor.execute(() -> { try { task.run(); } catch (Exception e) { throw new Error(e); } });
+            executor.execute(() -> {
+                threads.add(Thread.currentThread());
+                try { task.run(); } catch (Exception e) { throw new Error(e); }
+            });
+    }
+    /// Until all of them have left their carriers.
+    static void awaitAll() throws Exception {
+        while (threads.size() < expected) Thread.sleep(10);
+        for (Thread thread : threads) while (thread.getState() == Thread.State.RUNNABLE) Thread.sleep(10);
     }
 
     public static void main(String[] args) throws Exception {
@@ -53,7 +64,7 @@ public class Waiting {
         synchronized (monitor) {
             if (monitors) start(20, pool, Waiting::waits);
             if (monitors) start(10, pool, Waiting::enters);
-            Thread.sleep(2_000);
+            awaitAll();
             new File(args[0]).createNewFile();
             Thread.sleep(1_000_000);
         }
@@ -78,15 +89,17 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// Records a JVM of this class once it has made its file, and returns what is said of its virtual
-/// threads.
+/// Records a JVM of this class once it has made its file, until it can be read; returns what is
+/// said of its virtual threads then.
 fn counted(java: &Path, flags: &[&str], classes: &Path, class: &str) -> Value {
     let dir = scratch();
     let ready = dir.path().join("ready");
     let arguments = [flags, &["-cp", text(classes), class, text(&ready)]].concat();
     let jvm = Workload::start(java, &arguments);
     wait_until("its threads have started", || ready.exists());
-    let summary = record_json(&["-e", "offcpu", "-d", "3s", "-p", &jvm.pid().to_string()]);
+    let mut recording = Recording::start(&["-e", "offcpu", "-p", &jvm.pid().to_string()]);
+    recording.wait_for(&[WALKS_STACKS]);
+    let summary = recording.end();
     let [counted] = &summary["virtual_threads"].as_array().expect("it has virtual threads")[..] else {
         panic!("one JVM was recorded: {summary}")
     };

@@ -4,13 +4,16 @@ mod cpu_quota;
 mod safepoints;
 mod slow_files;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use crate::allocation::wait_until;
+use serde_json::Value;
+
+use crate::support::processes::wait_until;
+use crate::support::recording::{READS_BLOCKERS, Recording, WALKS_STACKS, compile_recorded, record_work};
 use crate::support::waits::{KEEP_ALL, Measured, TOLERANCE, waited, waited_for};
-use crate::support::{Workload, compile_java, jdks, record_json, scratch};
+use crate::support::{Workload, compile_java, jdks, scratch};
 
 /// Measures each of its waits, one kind a method, and writes their sums to a file: for how long
 /// they took, for how long the thread ran meanwhile, and for how long it waited for a CPU.
@@ -19,8 +22,6 @@ import java.io.*;
 import java.lang.management.*;
 import java.net.*;
 import java.nio.channels.Selector;
-import java.nio.file.Files;
-import java.nio.file.Paths;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.locks.*;
@@ -54,21 +55,6 @@ public class Oracle {
     static void acquires() throws Exception { permit.acquire(); permit.release(); }
     static void computes() { while (System.nanoTime() < until) for (int i = 0; i < 10_000; i++) sink += i; }
 
-    /// For how long a thread has waited for a CPU: the kernel's number of its run queue's.
-    static long delayOf(RandomAccessFile schedstat) throws IOException {
-        byte[] bytes = new byte[64];
-        schedstat.seek(0);
-        int length = schedstat.read(bytes);
-        return Long.parseLong(new String(bytes, 0, length, "US-ASCII").split(" ")[1]);
-    }
-
-    /// What the machine's host took of its CPUs: a thread's CPU time is without it, and to the
-    /// kernel the thread was running all the same.
-    static long stolen() throws Exception {
-        String cpus = Files.readAllLines(Paths.get("/proc/stat")).get(0);
-        return Long.parseLong(cpus.trim().split(" +")[8]) * 10_000_000L;
-    }
-
     static Thread start(Body body) {
         Thread thread = new Thread(() -> {
             try { body.once(); } catch (Exception e) { throw new Error(e); }
@@ -80,14 +66,14 @@ public class Oracle {
     static Thread run(String name, long pause, Body wait) {
         return start(() -> {
             long wall = 0, cpu = 0, delay = 0;
-            try (RandomAccessFile schedstat = new RandomAccessFile("/proc/thread-self/schedstat", "r")) {
+            try (RandomAccessFile schedstat = Recorder.schedstat()) {
                 while (System.nanoTime() < until) {
                     if (pause > 0) Thread.sleep(pause);
-                    long delayed = delayOf(schedstat), ran = clocks.getCurrentThreadCpuTime(), began = System.nanoTime();
+                    long delayed = Recorder.delayOf(schedstat), ran = clocks.getCurrentThreadCpuTime(), began = System.nanoTime();
                     wait.once();
                     wall += System.nanoTime() - began;
                     cpu += clocks.getCurrentThreadCpuTime() - ran;
-                    delay += delayOf(schedstat) - delayed;
+                    delay += Recorder.delayOf(schedstat) - delayed;
                 }
             }
             long[] own = {wall, cpu, delay};
@@ -98,14 +84,13 @@ public class Oracle {
     static void repeat(Body body) { start(() -> { while (System.nanoTime() < until) body.once(); }); }
 
     public static void main(String[] args) throws Exception {
-        // An unoptimized daemon takes seconds to read libjvm: what is measured begins after that.
-        for (long end = System.nanoTime() + 5_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        Recorder.await(args);
         ServerSocket server = new ServerSocket(0);
         in = new Socket("127.0.0.1", server.getLocalPort()).getInputStream();
         OutputStream out = server.accept().getOutputStream();
         selector = Selector.open();
         full.put(1);
-        long stolen = stolen();
+        long stolen = Recorder.stolen();
         until = System.nanoTime() + 4_000_000_000L;
         repeat(() -> { synchronized (monitor) { Thread.sleep(15); } Thread.sleep(1); });
         repeat(() -> { lock.lock(); try { Thread.sleep(12); } finally { lock.unlock(); } Thread.sleep(1); });
@@ -133,12 +118,11 @@ public class Oracle {
         empty.add(1);
         full.poll();
         for (Thread thread : threads) thread.join();
-        sums.put("stolen", new long[] {stolen() - stolen, 0, 0});
+        sums.put("stolen", new long[] {Recorder.stolen() - stolen, 0, 0});
         try (PrintWriter file = new PrintWriter(args[0])) {
             sums.forEach((name, sum) -> file.println(name + " " + sum[0] + " " + sum[1] + " " + sum[2]));
         }
-        // Its methods are named while it runs.
-        Thread.sleep(3_000);
+        Recorder.done(args);
     }
 }
 "#;
@@ -166,21 +150,17 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// Sums that a program has written: a method and its nanoseconds on each line.
-fn sums_of(text: &str) -> BTreeMap<&str, f64> {
-    let sums = text.lines().filter_map(|line| line.split_once(' '));
-    sums.map(|(method, sum)| (method, sum.parse().expect("a number"))).collect()
-}
-
 #[test]
 fn sums_by_cause_are_what_the_program_measures() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Oracle", ORACLE);
+    let classes = compile_recorded(dir.path(), "Oracle", ORACLE);
     for (feature, home) in jdks() {
         let (folded, sums, java) =
             (dir.path().join("x.folded"), dir.path().join("sums"), home.join("bin/java"));
         let program = ["-e", "offcpu", "-o", text(&folded), "--", text(&java), "-cp", text(&classes)];
-        let summary = record_json(&[&KEEP_ALL[..], &program, &["Oracle", text(&sums)]].concat());
+        let program = [&KEEP_ALL[..], &program, &["Oracle", text(&sums)]].concat();
+        let summary = record_work(&program, &[WALKS_STACKS, READS_BLOCKERS]);
+        let losses = &summary["losses"];
         let folded = fs::read_to_string(&folded).expect("written");
         let measured = fs::read_to_string(&sums).expect("the program has ended well");
         let measured = Measured::read(&measured);
@@ -212,23 +192,25 @@ fn sums_by_cause_are_what_the_program_measures() {
             // What is stolen of a CPU is nobody's wait by its switches, and in the measured time.
             let least = (1.0 - TOLERANCE) * expected - unnamed - if is_for_a_cpu { 0.0 } else { stolen };
             let most = (1.0 + TOLERANCE) * expected;
-            assert!((least..=most).contains(&own), "{case}: {own} ns of {measured:?}, {leaves:?}");
+            assert!(
+                (least..=most).contains(&own),
+                "{case}: {own} ns of {measured:?}, {stolen} stolen, {leaves:?}, {losses}"
+            );
             let queued = (of("runnable") - measured.delay).abs();
             assert!(
                 queued <= TOLERANCE * measured.wall + unnamed_of("runnable"),
-                "{case}: {measured:?}, {leaves:?}"
+                "{case}: {measured:?}, {leaves:?}, {losses}"
             );
             let woken = if is_for_a_cpu { 0.0 } else { of("runnable") };
             let other = sum - own - woken - of("safepoint");
             // Threads that compute also load classes.
             let most = if is_for_a_cpu { 0.1 } else { 0.02 };
-            assert!(other < most * sum, "{case}: {leaves:?}");
+            assert!(other < most * sum, "{case}: {leaves:?}, {losses}");
             let own_leaf = if class.is_empty() { cause.to_owned() } else { format!("{cause}: {class}") };
             let of_class = leaves.get(&own_leaf).copied().unwrap_or_default();
             assert!(of_class >= 0.98 * own, "{case}: {own_leaf} is {of_class} of {own} ns, {leaves:?}");
         }
-        let lost = &summary["losses"]["ring_buffer_full"];
-        assert!(lost.is_null(), "JDK {feature}: {lost}");
+        assert!(losses["ring_buffer_full"].is_null(), "JDK {feature}: {losses}");
     }
 }
 
@@ -249,6 +231,19 @@ public class Stuck {
 }
 "#;
 
+/// Records the waits of a process until its JVM has been readable for three seconds. Returns the
+/// summary, and for how long a wait was seen, at least and at most, that goes on all the time, in
+/// seconds: the end of such waits is looked for while the recording ends.
+fn record_waits(jvm: &Workload, events: &str) -> (Value, [f64; 2]) {
+    let mut recording = Recording::start(&["-e", events, "-p", &jvm.pid().to_string()]);
+    recording.wait_for(&[WALKS_STACKS, READS_BLOCKERS]);
+    std::thread::sleep(Duration::from_secs(3));
+    let ending = Instant::now();
+    let summary = recording.end();
+    let most = summary["duration_ms"].as_f64().expect("a number") / 1e3;
+    (summary, [(most - ending.elapsed().as_secs_f64()).max(3.0), most])
+}
+
 #[test]
 fn a_thread_that_is_stuck_is_seen_while_it_is() {
     let dir = scratch();
@@ -257,14 +252,13 @@ fn a_thread_that_is_stuck_is_seen_while_it_is() {
         let stuck = dir.path().join(format!("stuck{feature}"));
         let jvm = Workload::start(&home.join("bin/java"), &["-cp", text(&classes), "Stuck", text(&stuck)]);
         wait_until("all are stuck", || stuck.exists());
-        let summary = record_json(&["-e", "offcpu,lock", "-d", "5s", "-p", &jvm.pid().to_string()]);
+        let (summary, [least, most]) = record_waits(&jvm, "offcpu,lock");
         let rows = summary["off_cpu"]["methods"].as_array().expect("a table");
         let stuck = rows.iter().find(|row| row["name"] == "Stuck.stuck").expect("they wait");
         let seconds = stuck["waited_ns"].as_f64().expect("a number") / 1e9;
-        let recorded = summary["duration_ms"].as_f64().expect("a number") / 1e3;
         assert!(
-            (0.88..1.05).contains(&(seconds / recorded / 3.0)),
-            "JDK {feature}: {seconds} s, {recorded} s"
+            (0.95 * 3.0 * least..1.05 * 3.0 * most).contains(&seconds),
+            "JDK {feature}: {seconds} s in {least} to {most} s: {summary}"
         );
         let causes = summary["off_cpu"]["causes"].as_array().expect("a table");
         assert!(causes.iter().any(|row| row["name"] == "monitor"), "JDK {feature}: {causes:?}");
@@ -294,7 +288,6 @@ public class Pool {
 #[test]
 fn thousands_of_idle_threads_are_all_seen_by_some_hundred_stacks() {
     const THREADS: u32 = 1_500;
-    const SECONDS: u32 = 5;
     let dir = scratch();
     let classes = compile_java(dir.path(), "Pool", POOL);
     for (feature, home) in jdks() {
@@ -303,16 +296,16 @@ fn thousands_of_idle_threads_are_all_seen_by_some_hundred_stacks() {
         let program = ["-Xss256k", "-cp", text(&classes), "Pool", text(&ready), &size];
         let jvm = Workload::start(&home.join("bin/java"), &program);
         wait_until("the pool has its threads", || ready.exists());
-        let duration = format!("{SECONDS}s");
-        let summary = record_json(&["-e", "offcpu", "-d", &duration, "-p", &jvm.pid().to_string()]);
+        let (summary, [least, most]) = record_waits(&jvm, "offcpu");
         let number = |key: &str| summary["off_cpu"][key].as_u64().expect("a number");
         // About 200 stacks of threads that wait on, and those of the JVM's own that wake.
-        assert!(number("events") < 600, "JDK {feature}: {}", summary["off_cpu"]);
+        assert!((number("events") as f64) < 200.0 + 80.0 * most, "JDK {feature}, {most} s: {summary}");
         let seconds = number("waited_ns") as f64 / 1e9;
-        let recorded = summary["duration_ms"].as_f64().expect("a number") / 1e3;
         // What 200 stacks say is off by 7 %.
-        let least = 0.7 * f64::from(THREADS) * f64::from(SECONDS);
-        let most = 1.3 * f64::from(THREADS + 50) * recorded;
-        assert!((least..most).contains(&seconds), "JDK {feature}: {seconds} s in {recorded} s");
+        let (least, most) = (0.7 * f64::from(THREADS) * least, 1.3 * f64::from(THREADS + 50) * most);
+        assert!(
+            (least..most).contains(&seconds),
+            "JDK {feature}: {seconds} s, not {least} to {most}: {summary}"
+        );
     }
 }

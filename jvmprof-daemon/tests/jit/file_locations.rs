@@ -4,9 +4,13 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
-use crate::recording::{Seen, program, record};
+use crate::recording::{Seen, program, read_folded, record};
+use crate::support::left::Left;
+use crate::support::processes::{children, let_it_run};
 use crate::support::record_json;
+use crate::support::recording::Recording;
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use tempfile::TempDir;
 
@@ -93,7 +97,7 @@ fn names_lose_their_writers_markup_which_profiles_have_beside() {
     let program = program(directory.path());
     let told = format!("(sleep 0.3; echo '200000000 1000 {RAW}' > /tmp/perf-$$.map) &");
     let script = format!("{told} exec {} silent 30 10 50", program.display());
-    let (_left, command) = crate::support::left::Left::by(directory.path(), &["sh", "-c", &script]);
+    let (_left, command) = Left::by(directory.path(), &["sh", "-c", &script]);
     let output = directory.path().join("out.pb.gz").display().to_string();
     let options = ["-F", "499", "-o", &output, "--"];
     let arguments: Vec<&str> = options.into_iter().chain(command.iter().map(String::as_str)).collect();
@@ -124,16 +128,39 @@ fn a_map_of_an_earlier_process_with_the_same_pid_is_not_believed() {
     let replaced = prepared("replaced", "echo 200000000 1000 shell > $map; sleep 0.3");
     assert_eq!(replaced.count("run_a", "shell") + replaced.count("run_b", "shell"), 0);
     assert_eq!(replaced.loss("stale_perf_maps"), 1);
+}
 
-    // What is written while the process is there is believed, though an old map lies before it:
-    // once that has been seen, which takes the longer the busier the machine is.
-    let appended = prepared(
-        "appended",
-        "echo 200000000 1000 stale > $map; touch -d '1 hour ago' $map; \
-         turns=60; (sleep 1.5; echo 200000000 1000 fresh >> $map) &",
+/// Records a program whose map is an earlier process's, until something was added to that: once it
+/// has been seen what it is.
+fn appended() -> Seen {
+    let directory = outside_tmp();
+    let (program, fresh) = (program(directory.path()), directory.path().join("fresh"));
+    let output = directory.path().join("out.folded");
+    let script = format!(
+        "map=/tmp/perf-$$.map; echo 200000000 1000 stale > $map; touch -d '1 hour ago' $map
+        (for i in $(seq 3000); do [ -e {fresh} ] && break; sleep 0.02; done
+        echo 200000000 1000 fresh >> $map) &
+        exec {program} silent 30 10 2000",
+        fresh = fresh.display(),
+        program = program.display()
     );
+    let (_left, command) = Left::by(directory.path(), &["sh", "-c", &script]);
+    let options = ["-F", "997", "-o", output.to_str().expect("a path in UTF-8"), "--"];
+    let args: Vec<&str> = options.into_iter().chain(command.iter().map(String::as_str)).collect();
+    let mut recording = Recording::start(&args);
+    recording.wait_for(&["a perf map was there before its process"]);
+    fs::write(fresh, "").expect("the folder is writable");
+    let [pid] = children(recording.pid())[..] else { panic!("it has one child: {}", recording.log()) };
+    let_it_run(pid, Duration::from_secs(2));
+    let summary = recording.end();
+    Seen { summary, stacks: read_folded(&output) }
+}
+
+#[test]
+fn what_is_added_to_a_map_of_an_earlier_process_is_believed() {
+    let appended = appended();
     assert_eq!(appended.count("run_a", "stale"), 0);
-    assert!(appended.count("run_a", "fresh") > 50, "{:?}", appended.stacks);
+    assert!(appended.count("run_a", "fresh") > 50, "{:?}, {}", appended.stacks, appended.summary);
 }
 
 #[test]

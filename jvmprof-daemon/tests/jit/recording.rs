@@ -59,10 +59,15 @@ pub(crate) fn record_folded(directory: &Path, frequency: &str, command: &[&str])
     let command = command.iter().map(String::as_str);
     let args: Vec<&str> = ["-F", frequency, "-o", &output, "--"].into_iter().chain(command).collect();
     let summary = record_json(&args);
-    let text = fs::read_to_string(&output).expect("a folded profile");
+    (summary, read_folded(Path::new(&output)))
+}
+
+/// Reads stacks that were recorded.
+pub(crate) fn read_folded(path: &Path) -> Folded {
+    let text = fs::read_to_string(path).expect("a folded profile");
     let parse = |line: &str| {
         let (stack, count) = line.rsplit_once(' ').expect("a count");
         (stack.to_owned(), count.parse().expect("a number"))
     };
-    (summary, text.lines().map(parse).collect())
+    text.lines().map(parse).collect()
 }

@@ -97,7 +97,7 @@ fn a_stripped_program_gets_its_names_from_debuginfod_and_keeps_them_without_it()
     assert!(!before.contains("in_secret") && before.contains("secret+0x"), "nobody serves yet: {before}");
     let id = build_id(&program);
     let server = start_debuginfod(scratch.path(), port);
-    wait_until(Duration::from_secs(30), || {
+    wait_until(Duration::from_secs(60), || {
         crate::support::has_file(port, &format!("/buildid/{id}/debuginfo"))
     });
     let unasked = folded(scratch.path(), &program, "", &flags[2..]);
@@ -145,7 +145,7 @@ fn answering(answer: impl Fn(&mut TcpStream) + Send + 'static) -> (Url, Arc<Atom
 fn settled(options: DebuginfodOptions, id: BuildId) -> (Debuginfod, DebuginfodCounts) {
     let client = Debuginfod::start(options).expect("started");
     assert_eq!(client.request(id), FetchState::Pending);
-    wait_until(Duration::from_secs(20), || client.is_idle());
+    wait_until(Duration::from_secs(60), || client.is_idle());
     let counts = client.counts();
     (client, counts)
 }

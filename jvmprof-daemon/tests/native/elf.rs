@@ -372,19 +372,21 @@ fn errors_are_remembered_for_a_while_and_counted_by_reason() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("script");
     fs::write(&path, "#!/bin/sh\n").expect("written");
-    let cache = FileCache::new(FileCacheLimits {
-        retry_after: Duration::from_millis(200),
-        ..FileCacheLimits::default()
-    });
-    let identify = || cache.identify(&File::open(&path).expect("the file"), &path);
+    let cache = |retry_after| FileCache::new(FileCacheLimits { retry_after, ..FileCacheLimits::default() });
+    let identify = |cache: &FileCache| cache.identify(&File::open(&path).expect("the file"), &path);
+    let errors = |cache: &FileCache| cache.counters().load_errors.get("not_elf").copied();
+    let remembering = cache(Duration::from_secs(3600));
     for _ in 0..5 {
-        let error = identify().expect_err("not an ELF file");
+        let error = identify(&remembering).expect_err("not an ELF file");
         assert!(error.to_string().contains(&*path.to_string_lossy()), "{error}");
     }
-    assert_eq!(cache.counters().load_errors.get("not_elf"), Some(&1));
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(identify().is_err());
-    assert_eq!(cache.counters().load_errors.get("not_elf"), Some(&2));
+    assert_eq!(errors(&remembering), Some(1));
+    let forgetting = cache(Duration::from_millis(20));
+    for tries in 1..=3 {
+        assert!(identify(&forgetting).is_err());
+        assert_eq!(errors(&forgetting), Some(tries));
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

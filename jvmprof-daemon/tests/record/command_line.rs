@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::processes::{LONGEST_WAIT, let_it_run, until_it_has_run, until_it_samples};
+use crate::support::recording::{Recording, WALKS_STACKS};
 use crate::support::{LOAD, Workload, compile, compile_java, jdks, jvmprof, record_json, scratch};
 
 const RECURSE: &str = r"
@@ -37,8 +38,8 @@ fn recursion_1000_deep_is_whole_down_to_the_programs_start() {
     // -O0: every function, the leaf too, sets up its frame pointer.
     let program = compile(dir.path(), "recurse", RECURSE, &["-O0", "-fno-omit-frame-pointer"]);
     let out = dir.path().join("x.folded");
-    let summary =
-        record_json(&["-d", "2s", "-o", out.to_str().unwrap(), "--", program.to_str().unwrap(), "1000"]);
+    let (output, program) = (out.to_str().unwrap(), program.to_str().unwrap());
+    let summary = record_json(&["-F", "499", "-d", "2s", "-o", output, "--", program, "1000"]);
     let folded = fs::read_to_string(&out).unwrap();
     let (whole, all) = share(&folded, |frames| {
         frames[0] == "_start" && frames.iter().filter(|name| **name == "descend").count() == 1001
@@ -57,7 +58,7 @@ fn a_command_is_profiled_with_its_children_and_told_to_end_with_the_recording() 
     let dir = scratch();
     let program = compile(dir.path(), "recurse", RECURSE, &["-O0", "-fno-omit-frame-pointer"]);
     let script = format!("{0} 10 & a=$!; {0} 20 & b=$!; trap \"kill $a $b\" TERM; wait", program.display());
-    let summary = record_json(&["-d", "1s", "--", "sh", "-c", &script]);
+    let summary = record_json(&["-F", "499", "-d", "1s", "--", "sh", "-c", &script]);
     assert!(summary["samples"].as_u64().unwrap() > 50, "{summary}");
     let top: Vec<&str> =
         summary["top"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
@@ -150,15 +151,6 @@ fn a_full_ring_buffer_is_counted_and_the_rest_goes_on() {
     assert_eq!(samples + lost, taken, "every sample arrived or is counted: {summary}");
 }
 
-/// A recording samples once it has perf events.
-fn wait_until_it_samples(pid: u32) {
-    let is_event = |target: PathBuf| target.to_string_lossy().contains("perf_event");
-    let files = || fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").flatten();
-    while !files().any(|file| fs::read_link(file.path()).is_ok_and(is_event)) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn ctrl_c_and_sigterm_write_what_was_collected() {
     let dir = scratch();
@@ -172,8 +164,8 @@ fn ctrl_c_and_sigterm_write_what_was_collected() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        wait_until_it_samples(recording.id());
-        std::thread::sleep(Duration::from_secs(2));
+        until_it_samples(recording.id());
+        let_it_run(load.pid(), Duration::from_secs(1));
         crate::support::signal(recording.id(), signal);
         assert!(recording.wait().unwrap().success());
         let (leaf, all) = share(&fs::read_to_string(&out).unwrap(), |frames| frames.last() == Some(&"leaf"));
@@ -187,14 +179,13 @@ fn a_process_that_ends_during_the_recording_keeps_its_samples() {
     let program = compile(dir.path(), "recurse", RECURSE, &["-O1", "-fno-omit-frame-pointer"]);
     let load = Workload::start(&program, &["10"]);
     let pid = load.pid();
-    let killer = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(3));
-        drop(load);
-    });
-    let summary = record_json(&["-p", &pid.to_string(), "-d", "60s"]);
-    killer.join().unwrap();
+    let recording = Recording::start(&["-p", &pid.to_string(), "-d", "1h"]);
+    until_it_samples(recording.pid());
+    let_it_run(pid, Duration::from_secs(1));
+    drop(load);
+    let (log, summary) = recording.wait_for_end();
     assert!(summary["samples"].as_u64().unwrap() > 20, "{summary}");
-    assert!(summary["duration_ms"].as_u64().unwrap() < 30_000, "it ends with its process: {summary}");
+    assert!(log.contains("the recorded processes have ended"), "{log}");
     assert_eq!(summary["top"][0]["name"], "leaf", "{summary}");
 }
 
@@ -214,11 +205,16 @@ fn a_jvm_is_found_by_the_name_of_its_program_unless_several_have_it() {
     let comm = || fs::read_to_string(format!("/proc/{}/comm", load.pid())).unwrap();
     let started = Instant::now();
     while comm().trim_end() != &name[..15] {
-        assert!(started.elapsed() < Duration::from_secs(10), "it is called {}", comm());
+        assert!(started.elapsed() < LONGEST_WAIT, "it is called {}", comm());
         thread::sleep(Duration::from_millis(10));
     }
+    // The JVM has started.
+    until_it_has_run(load.pid(), Duration::from_secs(1));
     for name in [name, &name[..15]] {
-        let summary = record_json(&["-p", name, "-d", "3s"]);
+        let mut recording = Recording::start(&["-p", name]);
+        recording.wait_for(&[WALKS_STACKS]);
+        let_it_run(load.pid(), Duration::from_secs(1));
+        let summary = recording.end();
         let jvms = summary["jvms"].as_array().unwrap();
         assert!(jvms.len() == 1 && jvms[0]["pid"] == load.pid(), "{name}: {summary}");
         assert!(summary["samples"].as_u64().unwrap() > 20, "{name}: {summary}");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::thread_context::{
     Samples, WITH_LABELS, WRITER, are_of_one_request_or_none, are_of_request, gcc, process_context,
-    samples_of, samples_of_pprof,
+    samples_of, samples_of_pprof, samples_with_and_without,
 };
 use crate::support::{Workload, record_json, scratch};
 
@@ -80,7 +80,7 @@ fn assert_each_sample_has_its_request(builds: &[Build<'_>]) {
         .iter()
         .map(|(program, arguments)| (program.as_path(), arguments.iter().map(String::as_str).collect()))
         .collect();
-    let mut samples = samples_of(&loads, &WITH_LABELS);
+    let mut samples = samples_with_and_without(&loads, 1);
     let of_another_schema = samples.pop().expect("the last program's").of_requests;
     assert!(!of_another_schema.is_empty() && of_another_schema.iter().all(|(_, labels)| labels.is_empty()));
     let mut outside = [0, 0];

@@ -129,7 +129,8 @@ fn waits_of_a_native_program_are_as_long_as_it_measures_by_their_system_calls() 
     let program = text(&compile(dir.path(), "waits", WAITS, &["-O0", "-pthread"]));
     let [folded, sums] = ["x.folded", "sums"].map(|name| text(&dir.path().join(name)));
     let record = ["-e", "offcpu", "-o", &folded, "--", &program, &sums];
-    record_json(&[&KEEP_ALL[..], &record].concat());
+    let summary = record_json(&[&KEEP_ALL[..], &record].concat());
+    let losses = &summary["losses"];
     let folded = fs::read_to_string(&folded).expect("written");
     let measured = fs::read_to_string(&sums).expect("the program has ended well");
     let measured = Measured::read(&measured);
@@ -144,11 +145,11 @@ fn waits_of_a_native_program_are_as_long_as_it_measures_by_their_system_calls() 
         let least = (1.0 - TOLERANCE) * expected - stolen;
         assert!(
             (least..=(1.0 + TOLERANCE) * expected).contains(&own),
-            "{function}: {own} of {measured:?}, {of_causes:?}"
+            "{function}: {own} of {measured:?}, {stolen} stolen, {of_causes:?}, {losses}"
         );
         let queued = (of("runnable") - measured.delay).abs();
-        assert!(queued <= TOLERANCE * measured.wall, "{function}: {measured:?}, {of_causes:?}");
+        assert!(queued <= TOLERANCE * measured.wall, "{function}: {measured:?}, {of_causes:?}, {losses}");
         let others = of_causes.values().sum::<f64>() - own - of("runnable");
-        assert!(others <= 0.01 * own, "{function}: {of_causes:?}");
+        assert!(others <= 0.01 * own, "{function}: {of_causes:?}, {losses}");
     }
 }

@@ -6,6 +6,8 @@ pub(crate) mod keys;
 pub(crate) mod left;
 pub(crate) mod nginx;
 pub(crate) mod one_cpu;
+pub(crate) mod processes;
+pub(crate) mod recording;
 #[path = "thread_context/mod.rs"]
 pub(crate) mod thread_context;
 pub(crate) mod waits;

@@ -276,6 +276,7 @@ impl ProcessPerfMap {
         if is_stale(&opened.file, &self.writer).unwrap_or(false) {
             opened.is_stale = true;
             self.counters.stale += 1;
+            tracing::debug!(paths = ?self.writer.candidate_paths, "a perf map was there before its process");
             if let Err(error) = self.map.skip_present(&opened.file) {
                 self.set_unusable("unreadable", &error);
                 return;

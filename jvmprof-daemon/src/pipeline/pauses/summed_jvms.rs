@@ -161,6 +161,7 @@ impl<M: ProcessMemory> SummedJvms<M> {
             return self.give_up(key, TOO_MANY);
         }
         self.searches.remove(&key);
+        tracing::debug!(pid, "for how long a JVM stops its threads is read");
         let jvm = SummedJvm {
             pid,
             memory,

@@ -115,6 +115,9 @@ impl Publisher {
         }
         self.tables.publish(process.key, process.pid, start_ns, &regions);
         symbols.remapped.published(monotonic_ns());
+        if symbols.java.attached_jvm().is_some() && symbols.published.awaited.is_empty() {
+            tracing::debug!(pid = process.pid, "the kernel program can walk a JVM's stacks");
+        }
     }
 
     fn region_code(

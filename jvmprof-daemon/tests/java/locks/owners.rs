@@ -6,9 +6,12 @@ use std::path::Path;
 
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use jvmprof_daemon::proto::pprof::Profile;
+use serde_json::Value;
 
 use super::{Wait, waits_in};
-use crate::support::{compile_java, jdks, record_json, scratch};
+use crate::support::recording::{READS_BLOCKERS, WALKS_STACKS, compile_recorded, record_work};
+use crate::support::waits::KEEP_ALL;
+use crate::support::{jdks, scratch};
 
 /// Each thread of a pool, named as Tomcat's, has the monitor in a method of its own.
 const POOL: &str = r#"
@@ -18,10 +21,12 @@ public class Pool {
     static volatile long until, sink;
 
     interface Body { void once() throws Exception; }
-    static void run(int number, Body body) {
-        new Thread(() -> {
+    static Thread run(int number, Body body) {
+        Thread thread = new Thread(() -> {
             try { while (System.nanoTime() < until) { body.once(); Thread.sleep(1); } } catch (Exception e) { throw new Error(e); }
-        }, "http-nio-8080-exec-" + number).start();
+        }, "http-nio-8080-exec-" + number);
+        thread.start();
+        return thread;
     }
     static void sells() throws Exception { synchronized (stock) { Thread.sleep(7); } }
     static void buys() throws Exception { synchronized (stock) { Thread.sleep(5); } }
@@ -29,15 +34,11 @@ public class Pool {
     static void counts() { synchronized (stock) { for (long end = System.nanoTime() + 6_000_000; System.nanoTime() < end; ) sink++; } }
 
     public static void main(String[] args) throws Exception {
-        // An unoptimized daemon takes seconds to read libjvm: what is measured begins after that.
-        for (long end = System.nanoTime() + 4_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        Recorder.await(args);
         until = System.nanoTime() + 4_000_000_000L;
-        run(1, Pool::sells);
-        run(2, Pool::buys);
-        run(3, Pool::ships);
-        run(4, Pool::counts);
-        // Its methods are named while it runs.
-        Thread.sleep(8_000);
+        Thread[] threads = { run(1, Pool::sells), run(2, Pool::buys), run(3, Pool::ships), run(4, Pool::counts) };
+        for (Thread thread : threads) thread.join();
+        Recorder.done(args);
     }
 }
 "#;
@@ -50,16 +51,16 @@ const EXECUTORS: [(&str, &str); 4] = [
     ("http-nio-8080-exec-4", "Pool.counts"),
 ];
 
-/// Records the contention of a program's locks, with every wait.
-fn record(classes: &Path, home: &Path, program: &str) -> Profile {
+/// Records the contention of a program's locks, with every wait. Returns the losses, too.
+fn record(classes: &Path, home: &Path, program: &str) -> (Profile, Value) {
     let output = classes.join("x.pb.gz");
     let java = home.join("bin/java");
-    let keep = ["--offcpu-min", "0s", "--offcpu-interval", "1us", "--offcpu-max-events", "1000000"];
     let [output_path, java, classes] =
         [&*output, &*java, classes].map(|path| path.to_str().expect("a path in UTF-8"));
     let record = ["-e", "lock", "-o", output_path, "--", java, "-cp", classes, program];
-    record_json(&[&keep[..], &record].concat());
-    decode(&fs::read(&output).expect("written"), DecodeLimits::default()).expect("pprof")
+    let mut summary = record_work(&[&KEEP_ALL[..], &record].concat(), &[WALKS_STACKS, READS_BLOCKERS]);
+    let profile = decode(&fs::read(&output).expect("written"), DecodeLimits::default());
+    (profile.expect("pprof"), summary["losses"].take())
 }
 
 fn sum<'a, 'b: 'a>(waits: impl IntoIterator<Item = &'a Wait<'b>>) -> f64 {
@@ -74,9 +75,9 @@ fn method_of<'a>(wait: &Wait<'a>) -> &'a str {
 #[test]
 fn a_thread_of_a_pool_is_told_from_the_others_by_its_whole_name_and_its_method() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Pool", POOL);
+    let classes = compile_recorded(dir.path(), "Pool", POOL);
     for (feature, home) in jdks() {
-        let profile = record(&classes, &home, "Pool");
+        let (profile, losses) = record(&classes, &home, "Pool");
         let (mut delay, mut known, mut named, mut located, mut right) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for (waiter, wanted) in EXECUTORS {
             let waits = waits_in(&profile, "delay", wanted);
@@ -107,10 +108,10 @@ fn a_thread_of_a_pool_is_told_from_the_others_by_its_whole_name_and_its_method()
             located / delay,
             right / located
         );
-        assert!(known > 0.5 * delay, "JDK {feature}: {known} of {delay}");
-        assert!(named >= 0.99 * known, "JDK {feature}: {named} of {known}");
-        assert!(located > 0.2 * delay, "JDK {feature}: {located} of {delay}");
-        assert!(right >= 0.99 * located, "JDK {feature}: {right} of {located}");
+        assert!(known > 0.5 * delay, "JDK {feature}: {known} of {delay}, {losses}");
+        assert!(named >= 0.99 * known, "JDK {feature}: {named} of {known}, {losses}");
+        assert!(located > 0.2 * delay, "JDK {feature}: {located} of {delay}, {losses}");
+        assert!(right >= 0.99 * located, "JDK {feature}: {right} of {located}, {losses}");
         // And so are the stacks of those that have it.
         let (mut stacks, mut right) = (0.0, 0.0);
         for (name, method) in EXECUTORS {
@@ -118,7 +119,7 @@ fn a_thread_of_a_pool_is_told_from_the_others_by_its_whole_name_and_its_method()
             stacks += sum(&caused);
             right += sum(caused.iter().filter(|stack| stack.holder == name));
         }
-        assert!(stacks > 0.0 && right >= 0.99 * stacks, "JDK {feature}: {right} of {stacks}");
+        assert!(stacks > 0.0 && right >= 0.99 * stacks, "JDK {feature}: {right} of {stacks}, {losses}");
     }
 }
 
@@ -141,15 +142,16 @@ public class Virtual {
     }
 
     public static void main(String[] args) throws Exception {
-        // An unoptimized daemon takes seconds to read libjvm: what is measured begins after that.
-        for (long end = System.nanoTime() + 4_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        Recorder.await(args);
         until = System.nanoTime() + 3_000_000_000L;
         // Compiled for JDKs without virtual threads, too.
         java.lang.reflect.Method start = Thread.class.getMethod("startVirtualThread", Runnable.class);
         start.invoke(null, again(Virtual::sleepsInIt));
         start.invoke(null, again(Virtual::spinsInIt));
-        new Thread(again(Virtual::wantsIt), "wants").start();
-        Thread.sleep(6_000);
+        Thread wants = new Thread(again(Virtual::wantsIt), "wants");
+        wants.start();
+        wants.join();
+        Recorder.done(args);
     }
 }
 "#;
@@ -157,11 +159,11 @@ public class Virtual {
 #[test]
 fn a_virtual_thread_that_has_a_monitor_is_not_taken_for_its_carrier() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Virtual", VIRTUAL);
+    let classes = compile_recorded(dir.path(), "Virtual", VIRTUAL);
     for (feature, home) in jdks().into_iter().filter(|(feature, _)| *feature >= 21) {
-        let profile = record(&classes, &home, "Virtual");
+        let (profile, losses) = record(&classes, &home, "Virtual");
         let waits = waits_in(&profile, "delay", "Virtual.wantsIt");
-        assert!(sum(&waits) > 1e8, "JDK {feature}: it has waited");
+        assert!(sum(&waits) > 1e8, "JDK {feature}: it has waited: {losses}");
         for wait in &waits {
             assert!(["", "[virtual thread]"].contains(&wait.holder), "JDK {feature}: {}", wait.holder);
             assert_eq!(wait.holder_method, "", "JDK {feature}");
@@ -186,8 +188,7 @@ public class Requests {
     }
 
     public static void main(String[] args) throws Exception {
-        // An unoptimized daemon takes seconds to read libjvm: what is measured begins after that.
-        for (long end = System.nanoTime() + 4_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        Recorder.await(args);
         until = System.nanoTime() + 4_000_000_000L;
         start("wants", () -> { while (System.nanoTime() < until) { wantsIt(); Thread.sleep(1); } });
         for (int i = 0; System.nanoTime() < until; i++) {
@@ -197,8 +198,7 @@ public class Requests {
             for (int other = 0; other < 3; other++) start("request-without-" + i, Requests::works);
             Thread.sleep(12);
         }
-        // Its methods are named while it runs.
-        Thread.sleep(3_000);
+        Recorder.done(args);
     }
 }
 "#;
@@ -206,13 +206,13 @@ public class Requests {
 #[test]
 fn a_thread_that_has_ended_is_not_taken_for_the_one_in_its_place() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Requests", REQUESTS);
+    let classes = compile_recorded(dir.path(), "Requests", REQUESTS);
     for (feature, home) in jdks() {
-        let profile = record(&classes, &home, "Requests");
+        let (profile, losses) = record(&classes, &home, "Requests");
         let waits = waits_in(&profile, "delay", "Requests.wantsIt");
-        assert!(sum(&waits) > 1e8, "JDK {feature}: it has waited");
+        assert!(sum(&waits) > 1e8, "JDK {feature}: it has waited: {losses}");
         let known = || waits.iter().filter(|wait| !wait.holder.is_empty());
-        assert!(known().next().is_some(), "JDK {feature}: none of the holders is known");
+        assert!(known().next().is_some(), "JDK {feature}: none of the holders is known: {losses}");
         let has_stock = |wait: &&Wait<'_>| wait.holder.starts_with("request-with-");
         let wrong: Vec<&str> = known().filter(|wait| !has_stock(wait)).map(|wait| wait.holder).collect();
         assert!(wrong.is_empty(), "JDK {feature}: {wrong:?}");

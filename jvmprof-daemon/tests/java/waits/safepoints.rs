@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::text;
+use crate::support::recording::{READS_BLOCKERS, WALKS_STACKS, compile_recorded, record_work};
 use crate::support::waits::{KEEP_ALL, Measured, TOLERANCE, waited};
-use crate::support::{compile_java, jdks, record_json, scratch};
+use crate::support::{jdks, scratch};
 
 /// A thread that has the heap collected again and again, and two that compute meanwhile. It writes
 /// how long the calls took, as the oracle of waits does, how long the collections took as the JVM
-/// counts them, and from when until when.
+/// counts them, from when until when, and for how long the thread that stops all others waited for
+/// a CPU meanwhile.
 const STOPS: &str = r#"
 import java.io.*;
 import java.lang.management.*;
@@ -28,35 +30,36 @@ public class Stops {
         for (GarbageCollectorMXBean bean : ManagementFactory.getGarbageCollectorMXBeans()) ms += Math.max(0, bean.getCollectionTime());
         return ms;
     }
-    static long delayOf(RandomAccessFile schedstat) throws IOException {
-        byte[] bytes = new byte[64];
-        schedstat.seek(0);
-        int length = schedstat.read(bytes);
-        return Long.parseLong(new String(bytes, 0, length, "US-ASCII").split(" ")[1]);
-    }
-    static long stolen() throws IOException {
-        String cpus = Files.readAllLines(Paths.get("/proc/stat")).get(0);
-        return Long.parseLong(cpus.trim().split(" +")[8]) * 10_000_000L;
+    /// The thread that stops the others, by its counts.
+    static RandomAccessFile stopping() throws IOException {
+        for (File task : new File("/proc/self/task").listFiles()) {
+            try {
+                String name = new String(Files.readAllBytes(task.toPath().resolve("comm"))).trim();
+                if (name.equals("VM Thread")) return new RandomAccessFile(task + "/schedstat", "r");
+            } catch (IOException ended) { }
+        }
+        throw new IOException("there is no VM Thread");
     }
 
     public static void main(String[] args) throws Exception {
         // A collection of so many objects takes some 100 ms.
         long[][][] live = new long[1_000][1_000][8];
-        // An unoptimized daemon takes seconds to read libjvm: what is measured begins after that.
-        for (long end = System.nanoTime() + 4_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        Recorder.await(args);
         Thread[] threads = { new Thread(Stops::computes), new Thread(Stops::computes) };
         for (Thread thread : threads) thread.start();
         Thread.sleep(200);
-        long wall = 0, cpu = 0, delay = 0, stolen = stolen(), before = collected(), began = System.nanoTime();
-        try (RandomAccessFile schedstat = new RandomAccessFile("/proc/thread-self/schedstat", "r")) {
+        long wall = 0, cpu = 0, delay = 0, stops = 0, stolen = Recorder.stolen(), before = collected(), began = System.nanoTime();
+        try (RandomAccessFile schedstat = Recorder.schedstat(); RandomAccessFile stopping = stopping()) {
+            stops = Recorder.delayOf(stopping);
             while (System.nanoTime() - began < 3_000_000_000L) {
-                long delayed = delayOf(schedstat), ran = clocks.getCurrentThreadCpuTime(), called = System.nanoTime();
+                long delayed = Recorder.delayOf(schedstat), ran = clocks.getCurrentThreadCpuTime(), called = System.nanoTime();
                 collects();
                 wall += System.nanoTime() - called;
                 cpu += clocks.getCurrentThreadCpuTime() - ran;
-                delay += delayOf(schedstat) - delayed;
+                delay += Recorder.delayOf(schedstat) - delayed;
                 Thread.sleep(20);
             }
+            stops = Recorder.delayOf(stopping) - stops;
         }
         long ended = System.nanoTime(), collected = collected() - before;
         isDone = true;
@@ -65,12 +68,12 @@ public class Stops {
         try (PrintWriter file = new PrintWriter(args[0])) {
             file.println("collects " + wall + " " + cpu + " " + delay);
             file.println("collected " + collected * 1_000_000 + " 0 0");
-            file.println("stolen " + (stolen() - stolen) + " 0 0");
+            file.println("stopping 0 0 " + stops);
+            file.println("stolen " + (Recorder.stolen() - stolen) + " 0 0");
             file.println("from " + began + " 0 0");
             file.println("until " + ended + " 0 0");
         }
-        // Its methods are named while it runs.
-        Thread.sleep(2_000);
+        Recorder.done(args);
     }
 }
 "#;
@@ -117,7 +120,7 @@ fn waited_elsewhere(folded: &str) -> BTreeMap<String, f64> {
 #[test]
 fn waits_for_collections_and_at_safepoints_are_as_long_as_the_jvm_says() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Stops", STOPS);
+    let classes = compile_recorded(dir.path(), "Stops", STOPS);
     for (feature, home) in jdks() {
         let path = |name: &str| dir.path().join(format!("{name}{feature}"));
         let (folded, sums, log) = (dir.path().join("x.folded"), path("sums"), path("safepoints.log"));
@@ -128,7 +131,8 @@ fn waits_for_collections_and_at_safepoints_are_as_long_as_the_jvm_says() {
         let mut program = vec!["-e", "offcpu", "-o", text(&folded), "--", text(&java), collector];
         program.extend((feature >= LOGS_TIMES).then_some(&*logging));
         program.extend(["-Xms400m", "-Xmx400m", "-cp", text(&classes), "Stops", text(&sums)]);
-        let summary = record_json(&[&KEEP_ALL[..], &program].concat());
+        let ready = [WALKS_STACKS, READS_BLOCKERS];
+        let summary = record_work(&[&KEEP_ALL[..], &program].concat(), &ready);
         let folded = fs::read_to_string(&folded).expect("written");
         let measured = fs::read_to_string(&sums).expect("the program has ended well");
         let measured = Measured::read(&measured);
@@ -156,19 +160,23 @@ fn waits_for_collections_and_at_safepoints_are_as_long_as_the_jvm_says() {
             waited_elsewhere(&folded),
             summary["losses"]
         );
+        let times = (feature >= LOGS_TIMES).then(|| {
+            let log = fs::read_to_string(&log).expect("the JVM's log");
+            logged(&log, [number("from"), number("until")])
+        });
         // A call also waits until all are stopped, and for the thread that collects to have a CPU.
+        let before = measured["stopping"].delay + times.map_or(0.0, |[least, most]| most - least);
         assert!(
-            (1.0 - TOLERANCE) * collected <= called && 0.75 * called <= collected,
-            "JDK {feature}: waited for {called}, {measured:?}"
+            (1.0 - TOLERANCE) * collected <= called && 0.75 * (called - before) <= collected,
+            "JDK {feature}: waited for {called}, for {before} before collections, {measured:?}"
         );
         // All are stopped while the heap is collected, and go on before the call is over.
         assert!(
             (1.0 - TOLERANCE) * collected - stolen <= stopped && stopped <= (1.0 + TOLERANCE) * calls.wall,
-            "JDK {feature}: stopped for {stopped}, {measured:?}, {of_computing:?}"
+            "JDK {feature}: stopped for {stopped}, {measured:?}, {of_computing:?}, lost: {}",
+            summary["losses"]
         );
-        if feature >= LOGS_TIMES {
-            let log = fs::read_to_string(&log).expect("the JVM's log");
-            let [least, most] = logged(&log, [number("from"), number("until")]);
+        if let Some([least, most]) = times {
             println!("JDK {feature}: stopped for {:.0} to {:.0} ms by the log", least / 1e6, most / 1e6);
             assert!(
                 (1.0 - TOLERANCE) * least - stolen <= stopped && stopped <= (1.0 + TOLERANCE) * most,

@@ -11,19 +11,24 @@ use fuser::{
     INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request, spawn_mount,
 };
 
-use super::{sums_of, text, waited};
-use crate::support::{compile_java, jdks, record_json, scratch};
+use super::text;
+use crate::support::recording::{READS_BLOCKERS, WALKS_STACKS, compile_recorded, record_work};
+use crate::support::waits::{KEEP_ALL, Measured, TOLERANCE, waited};
+use crate::support::{jdks, scratch};
 
-/// Reads places of files that it hasn't read before, one kind a method, and measures how long.
+/// Reads places of files that it hasn't read before, one kind a method, and writes for how long,
+/// for how long the thread ran meanwhile, and for how long it waited for a CPU.
 const ORACLE: &str = r#"
 import java.io.*;
+import java.lang.management.*;
 import java.nio.*;
 import java.nio.channels.FileChannel;
 import java.util.*;
 
 public class Oracle {
     interface Wait { void once(int at) throws Exception; }
-    static final Map<String, Long> sums = new TreeMap<>();
+    static final ThreadMXBean clocks = ManagementFactory.getThreadMXBean();
+    static final Map<String, long[]> sums = new TreeMap<>();
     static RandomAccessFile uncached, cached;
     static MappedByteBuffer mapped;
     static final byte[] bytes = new byte[4096];
@@ -35,10 +40,16 @@ public class Oracle {
 
     static Thread run(String name, Wait wait) {
         Thread thread = new Thread(() -> {
-            long sum = 0;
-            try {
+            long[] sum = {0, 0, 0};
+            try (RandomAccessFile schedstat = Recorder.schedstat()) {
                 // Far enough from one another that none is read ahead.
-                for (int i = 1; i <= 80; i++) { long t = System.nanoTime(); wait.once(i * (8 << 20)); sum += System.nanoTime() - t; }
+                for (int i = 1; i <= 80; i++) {
+                    long delayed = Recorder.delayOf(schedstat), ran = clocks.getCurrentThreadCpuTime(), began = System.nanoTime();
+                    wait.once(i * (8 << 20));
+                    sum[0] += System.nanoTime() - began;
+                    sum[1] += clocks.getCurrentThreadCpuTime() - ran;
+                    sum[2] += Recorder.delayOf(schedstat) - delayed;
+                }
             } catch (Exception e) { throw new Error(e); }
             synchronized (sums) { sums.put(name, sum); }
         });
@@ -47,17 +58,19 @@ public class Oracle {
     }
 
     public static void main(String[] args) throws Exception {
-        for (long end = System.nanoTime() + 5_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        Recorder.await(args);
         uncached = new RandomAccessFile(args[0] + "/uncached", "r");
         cached = new RandomAccessFile(args[0] + "/cached", "r");
         RandomAccessFile file = new RandomAccessFile(args[0] + "/mapped", "r");
         mapped = file.getChannel().map(FileChannel.MapMode.READ_ONLY, 0, 1 << 30);
+        long stolen = Recorder.stolen();
         Thread[] threads = { run("reads", Oracle::reads), run("readsCached", Oracle::readsCached), run("touches", Oracle::touches) };
         for (Thread thread : threads) thread.join();
+        sums.put("stolen", new long[] {Recorder.stolen() - stolen, 0, 0});
         try (PrintWriter out = new PrintWriter(args[1])) {
-            for (Map.Entry<String, Long> sum : sums.entrySet()) out.println(sum.getKey() + " " + sum.getValue());
+            sums.forEach((name, sum) -> out.println(name + " " + sum[0] + " " + sum[1] + " " + sum[2]));
         }
-        Thread.sleep(3_000);
+        Recorder.done(args);
     }
 }
 "#;
@@ -139,29 +152,37 @@ fn mount(at: &Path) -> BackgroundSession {
 #[test]
 fn waits_for_a_slow_disk_are_of_files_and_of_page_faults() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Oracle", ORACLE);
+    let classes = compile_recorded(dir.path(), "Oracle", ORACLE);
     for (feature, home) in jdks() {
         let disk = scratch();
         let _mounted = mount(disk.path());
         let (folded, sums) = (dir.path().join("x.folded"), dir.path().join("sums"));
         let java = home.join("bin/java");
-        let options = ["-e", "offcpu", "--offcpu-min", "0s", "--offcpu-interval", "1us", "-o", text(&folded)];
+        let options = ["-e", "offcpu", "-o", text(&folded)];
         let program = ["--", text(&java), "-cp", text(&classes), "Oracle", text(disk.path()), text(&sums)];
-        record_json(&[&options[..], &program].concat());
+        let program = [&KEEP_ALL[..], &options, &program].concat();
+        let summary = record_work(&program, &[WALKS_STACKS, READS_BLOCKERS]);
         let folded = fs::read_to_string(&folded).expect("written");
         let measured = fs::read_to_string(&sums).expect("the program has ended well");
-        let measured = sums_of(&measured);
+        let measured = Measured::read(&measured);
+        let stolen = measured["stolen"].wall;
         for (method, cause) in CAUSES {
             let of_causes = waited(&folded, &format!("Oracle.{method}"));
-            let sum: f64 = of_causes.values().sum();
-            let own = of_causes.get(cause).copied().unwrap_or_default();
-            println!("JDK {feature} {method}: {:.4} of {of_causes:?}", sum / measured[method]);
-            assert!(measured[method] > 80.0 * DELAY.as_nanos() as f64, "{method}: nothing was slow");
+            let of = |cause: &str| of_causes.get(cause).copied().unwrap_or_default();
+            let (own, queued, measured) = (of(cause), of("runnable"), measured[method]);
+            let expected = measured.blocked();
+            let seen = format!("JDK {feature} {method}: {of_causes:?}, {measured:?}, {stolen} stolen");
+            println!("{seen}: {:.4}", own / expected);
+            assert!(measured.wall > 80.0 * DELAY.as_nanos() as f64, "nothing was slow: {seen}");
+            let least = 0.97 * expected - stolen;
+            assert!((least..(1.0 + TOLERANCE) * expected).contains(&own), "{seen}, {}", summary["losses"]);
             // The rest is waiting for a CPU once the disk has answered.
+            let others = of_causes.values().sum::<f64>() - own - queued;
+            assert!(others < 0.1 * own, "{seen}, {}", summary["losses"]);
             assert!(
-                sum > 0.97 * measured[method] && sum < 1.02 * measured[method] && own > 0.9 * sum,
-                "JDK {feature} {method}: {sum} of {}, {of_causes:?}",
-                measured[method]
+                (queued - measured.delay).abs() < TOLERANCE * measured.wall,
+                "{seen}, {}",
+                summary["losses"]
             );
         }
     }

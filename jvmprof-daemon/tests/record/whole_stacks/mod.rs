@@ -9,7 +9,9 @@ mod starts;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use crate::support::processes::until_it_has_run;
 use crate::support::{Workload, compile_java_for, jdks, record_json, scratch};
 use perf::{CallGraph, Load};
 use serde_json::Value;
@@ -38,10 +40,12 @@ fn check(name: &str, program: &Path, arguments: &[&str]) {
     let wanted = std::env::var("JVMPROF_TEST_SAMPLES").ok().and_then(|text| text.parse().ok());
     let wanted: u64 = wanted.unwrap_or(1_500);
     let load = Workload::start(program, arguments);
+    // Starts are another test's.
+    until_it_has_run(load.pid(), Duration::from_millis(500));
     let pid = load.pid().to_string();
     let (mut samples, mut whole, mut losses) = (0, 0, Vec::new());
     while samples < wanted {
-        let summary = record_json(&["-p", &pid, "-F", "999", "-d", "5s"]);
+        let summary = record_json(&["-p", &pid, "-F", "999", "-d", "3s"]);
         let number = |key: &str| summary[key].as_u64().expect("a number");
         samples += number("samples");
         whole += number("complete");

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use jvmprof_daemon::native::symbols::demangle::demangle;
 
+use crate::support::processes::until_it_has_run;
 use crate::support::{Workload, jvmprof};
 
 /// Functions that are compared, of the most frequent ones.
@@ -228,24 +229,12 @@ fn of_folded(load: &Load<'_>, aliases: &Aliases, file: &Path) -> Vec<Stack> {
     stacks
 }
 
-/// Waits until a load has run for a second on some CPU: perf sees no threads that begin after it
-/// has.
-fn await_threads(pid: u32) {
-    let has_run = || {
-        let process = procfs::process::Process::new(i32::try_from(pid).expect("a pid")).expect("it runs");
-        let stat = process.stat().expect("it runs");
-        stat.utime + stat.stime > procfs::ticks_per_second()
-    };
-    while !has_run() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Samples a program by both.
 fn record(directory: &Path, load: &Load<'_>) -> (Counts, Counts) {
     let aliases = Aliases::of(load.program);
     let running = Workload::start(load.program, load.arguments);
-    await_threads(running.pid());
+    // perf sees no threads that begin after it has.
+    until_it_has_run(running.pid(), Duration::from_secs(1));
     let pid = running.pid().to_string();
     let (data, folded) = (directory.join("perf.data"), directory.join("ours.folded"));
     let call_graph = match load.call_graph {

@@ -18,8 +18,10 @@ fn gos_first_moments_are_whole_and_below_the_system_stack_the_goroutine_goes_on(
     let directory = scratch();
     let program = build_go(directory.path(), &["build"]).display().to_string();
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (mut samples, mut cut, mut growing, mut wrong) = (0, 0, 0, Vec::new());
-    for _ in 0..4 {
+    let (mut samples, mut cut, mut growing, mut wrong, mut starts) = (0, 0, 0, Vec::new(), 0);
+    // A busy machine gives it less of each second.
+    while starts < 4 || growing <= 10 && starts < 20 {
+        starts += 1;
         let folded = directory.path().join("x.folded").display().to_string();
         let summary = record_json(&["-F", "999", "-d", "1s", "-o", &folded, "--", &program]);
         let number = |key: &str| summary[key].as_u64().expect("a number");
@@ -36,7 +38,7 @@ fn gos_first_moments_are_whole_and_below_the_system_stack_the_goroutine_goes_on(
             }
         }
     }
-    println!("{cut} of {samples} are cut, {growing} while a stack grows");
+    println!("{cut} of {samples} are cut, {growing} while a stack grows, in {starts} starts");
     assert!(growing > 10, "no stacks grow here: {growing} of {samples}");
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(cut <= 3 + samples / 1000, "{cut} of {samples} are cut");

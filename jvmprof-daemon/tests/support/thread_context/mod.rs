@@ -68,9 +68,15 @@ const REQUESTS: usize = 8;
 /// A program with its arguments.
 pub(crate) type Load<'a> = (&'a Path, Vec<&'a str>);
 
-/// Profiles of a process, two seconds each, in which its context may not have been found yet.
+/// Profiles of a process, two seconds each, in which its context may not have been found yet, where
+/// samples have no labels by which that would be seen.
 const SKIPPED: usize = 3;
-/// Longest time until there are more, on a machine that is busy with other things.
+/// The same where they have: the first one with labels, and one in which names of attributes may be
+/// missing.
+const SETTLING: usize = 2;
+/// Profiles that are returned, at least.
+const ENOUGH: usize = 2;
+/// Longest time until there are as many, on a machine that is busy with other things.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
 fn of_process(pid: u32) -> [Matcher; 2] {
@@ -79,17 +85,24 @@ fn of_process(pid: u32) -> [Matcher; 2] {
 
 /// Samples programs, and returns the samples of each from when its context was found.
 pub(crate) fn samples_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Samples> {
-    let of_profiles = |profiles: Vec<StoredProfile>| {
-        let mut samples = Samples::default();
-        for (_, pprof) in profiles {
-            let more = samples_of_pprof(&pprof);
-            samples.of_requests.extend(more.of_requests);
-            samples.in_attach.extend(more.in_attach);
-            samples.between.extend(more.between);
-        }
-        samples
-    };
-    profiles_of(loads, options).into_iter().map(of_profiles).collect()
+    profiles_of(loads, options).into_iter().map(samples_of_profiles).collect()
+}
+
+/// As [`samples_of`]: the samples of so many programs at the end have no labels all the same.
+pub(crate) fn samples_with_and_without(loads: &[Load<'_>], without: usize) -> Vec<Samples> {
+    let profiles = stored_profiles(loads, &WITH_LABELS, loads.len() - without);
+    profiles.into_iter().map(samples_of_profiles).collect()
+}
+
+fn samples_of_profiles(profiles: Vec<StoredProfile>) -> Samples {
+    let mut samples = Samples::default();
+    for (_, pprof) in profiles {
+        let more = samples_of_pprof(&pprof);
+        samples.of_requests.extend(more.of_requests);
+        samples.in_attach.extend(more.in_attach);
+        samples.between.extend(more.between);
+    }
+    samples
 }
 
 /// A profile as the daemon has stored it: the labels of its series, and pprof.
@@ -97,6 +110,13 @@ pub(crate) type StoredProfile = (LabelSet, Vec<u8>);
 
 /// Samples programs, and returns the profiles of each from when its context was found.
 pub(crate) fn profiles_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Vec<StoredProfile>> {
+    let labelled = if options.is_empty() { 0 } else { loads.len() };
+    stored_profiles(loads, options, labelled)
+}
+
+/// Samples programs, of which the first so many have labels once their context was found: the
+/// profiles of each from the first one on in which all samples may have them.
+fn stored_profiles(loads: &[Load<'_>], options: &[&str], labelled: usize) -> Vec<Vec<StoredProfile>> {
     let dir = scratch();
     let store = dir.path().join("store");
     let loads: Vec<Workload> =
@@ -104,28 +124,45 @@ pub(crate) fn profiles_of(loads: &[Load<'_>], options: &[&str]) -> Vec<Vec<Store
     let mut daemon = jvmprof();
     daemon.args(["daemon", "--push-interval", "2s", "-F", "499", "--local-store-directory"]).arg(&store);
     let mut daemon = KilledChild(daemon.args(options).spawn().expect("the binary runs"));
-    let has_enough = |store: &Store| {
-        loads.iter().all(|load| store.profiles(TimeRange::ALL, &of_process(load.pid())).len() > SKIPPED + 1)
+    // `None` while the daemon makes the store, or changes it.
+    let read = || -> Option<Vec<Vec<StoredProfile>>> {
+        let store = Store::open_for_reading(&store).ok()?;
+        let read = |(at, load): (usize, &Workload)| profiles_of_process(&store, load.pid(), at < labelled);
+        loads.iter().enumerate().map(read).collect()
     };
+    let has_enough = |profiles: &[Vec<StoredProfile>]| profiles.iter().all(|of| of.len() >= ENOUGH);
     let deadline = Instant::now() + LONGEST_WAIT;
-    while !Store::open_for_reading(&store).is_ok_and(|store| has_enough(&store)) {
-        assert!(Instant::now() < deadline, "the daemon has stored nothing of some of the programs");
-        std::thread::sleep(Duration::from_millis(500));
+    while !read().is_some_and(|profiles| has_enough(&profiles)) {
+        let seen = || read().map(|profiles| profiles.iter().map(Vec::len).collect::<Vec<_>>());
+        assert!(Instant::now() < deadline, "too few profiles with contexts: {:?}", seen());
+        std::thread::sleep(Duration::from_secs(1));
     }
     signal(daemon.0.id(), "TERM");
     assert!(daemon.0.wait().expect("it ends").success());
-    let store = Store::open_for_reading(&store).expect("it was made");
-    loads.iter().map(|load| profiles_of_process(&store, load.pid())).collect()
+    read().expect("it was stored")
 }
 
-fn profiles_of_process(store: &Store, pid: u32) -> Vec<StoredProfile> {
+/// The profiles of a process from when its context was found. `is_labelled`: samples have the
+/// labels of requests from then on.
+fn profiles_of_process(store: &Store, pid: u32, is_labelled: bool) -> Option<Vec<StoredProfile>> {
     let series = store.series(TimeRange::ALL, &of_process(pid));
-    let profiles = store.profiles(TimeRange::ALL, &of_process(pid));
-    let stored = profiles.iter().skip(SKIPPED).map(|profile| {
-        let own = series.iter().find(|series| series.fingerprint == profile.fingerprint);
-        (own.expect("its series").labels.clone(), store.read(profile).expect("stored"))
-    });
-    stored.collect()
+    let (mut skipped, to_skip) = (0, if is_labelled { SETTLING } else { SKIPPED });
+    let mut stored = Vec::new();
+    for profile in store.profiles(TimeRange::ALL, &of_process(pid)) {
+        let own = series.iter().find(|series| series.fingerprint == profile.fingerprint)?;
+        let pprof = store.read(&profile).ok()?;
+        if skipped >= to_skip {
+            stored.push((own.labels.clone(), pprof));
+        } else if !is_labelled || skipped > 0 || has_labels(&pprof) {
+            skipped += 1;
+        }
+    }
+    Some(stored)
+}
+
+/// Returns true if any of the samples of requests has the labels of one.
+fn has_labels(pprof: &[u8]) -> bool {
+    samples_of_pprof(pprof).of_requests.iter().any(|(_, labels)| labels.contains_key("trace_id"))
 }
 
 /// Returns the samples of a profile.
