@@ -106,7 +106,6 @@ impl Browser {
     }
 
     /// Milliseconds of CPU time that the page's main thread has taken.
-    #[allow(dead_code, reason = "the bench measures, tests don't")]
     pub(crate) fn cpu_ms(&mut self) -> f64 {
         self.call("Performance.enable", &json!({"timeDomain": "threadTicks"}));
         let answer = self.call("Performance.getMetrics", &json!({}));
