@@ -6,7 +6,6 @@ use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use jvmprof_daemon::export::store::Store;
 use jvmprof_daemon::proto::cri::{ContainerConfig, Mount, NamespaceMode};
@@ -17,6 +16,7 @@ use crate::docker::BUSY;
 use crate::image::{self, run};
 use crate::kubelet::{self, strings, text};
 use crate::node::{Cgroups, Node, node_namespaces};
+use crate::polls::Polls;
 use crate::requests::curl;
 use crate::support::keys::Keys;
 use crate::support::{KilledChild, Workload, compile, jvmprof, scratch, signal};
@@ -156,9 +156,10 @@ fn push_until(dir: &Path, args: &[&str], is_done: impl Fn(&str) -> bool) {
         .spawn();
     let mut daemon = KilledChild(daemon.unwrap());
     let text = || fs::read_to_string(&log).unwrap_or_default();
+    let polls = Polls::start();
     while !is_done(&text()) {
         assert!(daemon.0.try_wait().unwrap().is_none(), "{}", text());
-        std::thread::sleep(Duration::from_millis(100));
+        polls.wait(text);
     }
     signal(daemon.0.id(), "TERM");
     assert!(daemon.0.wait().unwrap().success(), "{}", text());
@@ -183,7 +184,7 @@ fn the_collector_of_the_chart_takes_pushes_over_tls_with_the_token_alone() {
     let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1"]), &[]);
     let mut node = Node::start(dir.path(), Cgroups::Hosts);
     node.import(&image::pause(dir.path()));
-    node.import(&daemonset::image(dir.path()));
+    node.import(&daemonset::image());
     let (manifest, port) = (Manifest::render(dir.path()), free_port());
     let uid = "22222222-3333-4444-5555-666666666666";
     let own = node.pod("jvmprof", "jvmprof-collector-0", uid, node_namespaces(NamespaceMode::Pod));
@@ -193,9 +194,10 @@ fn the_collector_of_the_chart_takes_pushes_over_tls_with_the_token_alone() {
     let (address, ca) = (format!("https://localhost:{port}"), keys.path("ca.pem"));
     let health = format!("{address}{}", manifest.probed_path());
     // A kubelet doesn't look at the certificate.
+    let polls = Polls::start();
     while curl(None, &["--insecure", &health]) != ("200".to_owned(), "ok\n".to_owned()) {
         assert!(node.is_running(&id), "{}", log());
-        std::thread::sleep(Duration::from_millis(100));
+        polls.wait(log);
     }
     assert_eq!(curl(None, &["--cacert", &ca, &address]).0, "401");
     let bearer = format!("Authorization: Bearer {TOKEN}");

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use jvmprof_daemon::proto::cri::{ContainerConfig, KeyValue, Mount, NamespaceMode};
 use serde_json::Value;
 
-use crate::image::{copy_libraries, pack, run};
+use crate::image::{copy_libraries, once, pack, run};
 use crate::kubelet::{self, strings, text};
 use crate::node::node_namespaces;
 
@@ -17,7 +18,12 @@ pub(crate) fn deploy() -> PathBuf {
 
 /// The image, its root laid out as the Dockerfile does it. `JVMPROF_TEST_PROGRAM` names the program
 /// to ship, such as a static one; the one under test needs its libraries beside it.
-pub(crate) fn image(dir: &Path) -> PathBuf {
+pub(crate) fn image() -> PathBuf {
+    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    once(&IMAGE, "daemonset", make_image)
+}
+
+fn make_image(dir: &Path) -> PathBuf {
     let root = dir.join("jvmprof-root");
     let shipped = std::env::var_os("JVMPROF_TEST_PROGRAM").map(PathBuf::from);
     let program = shipped.clone().unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_jvmprof")));

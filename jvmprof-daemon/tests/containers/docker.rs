@@ -3,9 +3,9 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use crate::image::{pack, run};
+use crate::polls::Polls;
 use crate::support::{compile, signal};
 
 /// A program that keeps a CPU busy.
@@ -28,10 +28,12 @@ impl Docker {
         command.arg("--host").arg(format!("unix://{}", dir.join("docker.sock").display()));
         let daemon = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
         let mut docker = Self { dir: dir.to_owned(), daemon: daemon.expect("the tests need dockerd") };
+        let polls = Polls::start();
         while !docker.client().arg("version").output().expect("the tests need docker").status.success() {
             let is_up = docker.daemon.try_wait().expect("ours").is_none();
-            assert!(is_up, "{}", fs::read_to_string(dir.join("docker.log")).unwrap_or_default());
-            std::thread::sleep(Duration::from_millis(100));
+            let log = fs::read_to_string(dir.join("docker.log")).unwrap_or_default();
+            assert!(is_up, "{log}");
+            polls.wait(|| log);
         }
         docker
     }

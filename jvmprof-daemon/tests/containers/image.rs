@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -54,8 +55,29 @@ pub(crate) fn pause(dir: &Path) -> PathBuf {
     pack(dir, "localhost/pause:1", &root, "/pause")
 }
 
+/// Makes an image that several tests need, in a folder that outlives each of them.
+pub(crate) fn once(
+    image: &'static OnceLock<PathBuf>,
+    name: &str,
+    make: impl FnOnce(&Path) -> PathBuf,
+) -> PathBuf {
+    let make_anew = || {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images").join(name);
+        // Of an earlier run.
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).expect("the folder is writable");
+        make(&dir)
+    };
+    image.get_or_init(make_anew).clone()
+}
+
 /// A small JVM with a load to run: `/jre/bin/java -cp /app Load 0`.
-pub(crate) fn jvm(dir: &Path) -> PathBuf {
+pub(crate) fn jvm() -> PathBuf {
+    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    once(&IMAGE, "jvm", make_jvm)
+}
+
+fn make_jvm(dir: &Path) -> PathBuf {
     let root = dir.join("jvm-root");
     fs::create_dir_all(root.join("tmp")).expect("the folder is writable");
     let app = root.join("app");

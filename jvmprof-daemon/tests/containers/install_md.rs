@@ -3,13 +3,14 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use jvmprof_daemon::export::store::Store;
 
 use crate::collector::TOKEN;
 use crate::daemonset;
 use crate::docker::Docker;
+use crate::polls::Polls;
 use crate::requests::curl;
 use crate::support::keys::Keys;
 use crate::support::scratch;
@@ -39,12 +40,13 @@ fn replace(words: &mut [String], replaced: &[(&str, String)]) {
 /// Waits until the collector in a container answers; gives its first process.
 fn wait_until_healthy(docker: &Docker, container: &str, url: &str, args: &[&str]) -> u32 {
     let health = format!("{url}/healthz");
+    let polls = Polls::start();
     loop {
         let pid = docker.pid(container).unwrap_or_else(|| panic!("{}", docker.logs(container)));
         if curl(Some(pid), &[args, &[health.as_str()]].concat()).0 == "200" {
             return pid;
         }
-        std::thread::sleep(Duration::from_millis(100));
+        polls.wait(|| docker.logs(container));
     }
 }
 
@@ -66,13 +68,14 @@ fn the_daemon_and_its_page(docker: &Docker, dir: &Path, mut daemon: Vec<String>,
 
     let pids = pids_of(&docker.busy("hopper", "app=cart"));
     let container = docker.run_detached(&daemon);
+    let polls = Polls::start();
     let profiles = loop {
         let profiles = Store::open_for_reading(&state).map(|store| seen(&store)).unwrap_or_default();
         if samples(of_pids(&profiles, &pids)) >= ENOUGH {
             break profiles;
         }
         assert!(docker.pid(&container).is_some(), "{}", docker.logs(&container));
-        std::thread::sleep(Duration::from_millis(100));
+        polls.wait(|| docker.logs(&container));
     };
     for profile in of_pids(&profiles, &pids) {
         let label = |name: &str| profile.labels.get(name).map(String::as_str);
@@ -131,7 +134,7 @@ fn the_commands_for_docker_run_as_the_document_has_them() {
     let commands = commands();
     let [daemon, page, collector] = &commands[..] else { panic!("there are others: {commands:?}") };
     let docker = Docker::start(dir.path());
-    docker.load(&daemonset::image(dir.path()), "localhost/jvmprof:1", "jvmprof");
+    docker.load(&daemonset::image(), "localhost/jvmprof:1", "jvmprof");
     the_daemon_and_its_page(&docker, dir.path(), daemon.clone(), page.clone());
     the_collector_for_several_hosts(&docker, dir.path(), collector.clone());
 }

@@ -9,6 +9,7 @@ mod image;
 mod install_md;
 mod kubelet;
 mod node;
+mod polls;
 mod requests;
 #[path = "../support/mod.rs"]
 mod support;
@@ -17,12 +18,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 use std::process::Child;
-use std::time::Duration;
 
 use jvmprof_daemon::export::store::{Matcher, ProfileRef, Store, TimeRange, UnixNanos};
 use jvmprof_daemon::profile::model::LabelSet;
 use jvmprof_daemon::proto::cri::{ContainerConfig, NamespaceMode};
 use node::{Cgroups, Node, Pod, import_images, node_namespaces};
+use polls::Polls;
 use support::{go_pprof_top, http_get, jvmprof, scratch, series, signal};
 
 const UID: &str = "8f1d2c3b-4a59-4687-9756-0123456789ab";
@@ -66,9 +67,21 @@ impl Daemon {
         // There is no page before the first window is open.
         let held =
             |(status, page): (u16, String)| status == 200 && series(&page)["jvmprof_stacks_held"] > 0.0;
+        let polls = Polls::start();
         while !http_get(&self.dir.join("http"), "/metrics").is_some_and(held) {
             assert!(self.child.try_wait().unwrap().is_none(), "{}", self.log());
-            std::thread::sleep(Duration::from_millis(100));
+            polls.wait(|| self.log());
+        }
+    }
+
+    fn until_sampled(&mut self, pids: &BTreeSet<String>) {
+        let polls = Polls::start();
+        loop {
+            let sampled = samples(of_pids(&self.profiles(), pids));
+            if sampled >= ENOUGH {
+                return;
+            }
+            polls.wait(|| format!("{sampled} samples: {}", self.log()));
         }
     }
 
@@ -171,9 +184,7 @@ fn pods_are_named(cgroups: Cgroups) {
         Cgroups::Unified => assert!(cgroup.lines().any(|line| is_unified(&line)), "{cgroup}"),
         Cgroups::Hosts => eprintln!("{cgroup}"),
     }
-    while samples(of_pids(&daemon.profiles(), &pids)) < ENOUGH {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    daemon.until_sampled(&pids);
     let profiles = daemon.end();
     // The first moments, when it isn't a JVM yet, have no less of a pod.
     for profile in of_pids(&profiles, &pids) {
@@ -213,16 +224,15 @@ fn samples_wait_for_a_runtime_that_answers_late() {
     // passed.
     let before: BTreeSet<_> = daemon.profiles().iter().map(|profile| profile.start.0).collect();
     let mut windows = BTreeSet::new();
+    let polls = Polls::start();
     while windows.len() < 3 {
         let started = daemon.profiles().into_iter().map(|profile| profile.start.0);
         windows.extend(started.filter(|start| !before.contains(start)));
-        std::thread::sleep(Duration::from_millis(100));
+        polls.wait(|| format!("{windows:?}: {}", daemon.log()));
     }
     assert_eq!(samples(of_pids(&daemon.profiles(), &pids)), 0, "they went out without their pod");
     node.freeze(false);
-    while samples(of_pids(&daemon.profiles(), &pids)) < ENOUGH {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    daemon.until_sampled(&pids);
     let log = daemon.log();
     let profiles = daemon.end();
     for profile in of_pids(&profiles, &pids) {
@@ -245,9 +255,7 @@ fn samples_do_not_wait_longer_than_told() {
     let pids = pids_of(&container);
     node.freeze(true);
     let mut daemon = Daemon::start(dir.path(), &node.socket(), &["--container-wait", "1s"]);
-    while samples(of_pids(&daemon.profiles(), &pids)) < ENOUGH {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    daemon.until_sampled(&pids);
     node.freeze(false);
     let log = daemon.log();
     let profiles = daemon.end();
@@ -264,7 +272,7 @@ fn the_daemon_set_profiles_other_pods() {
     let dir = scratch();
     let mut node = Node::start(dir.path(), Cgroups::Hosts);
     import_images(&node, dir.path());
-    node.import(&daemonset::image(dir.path()));
+    node.import(&daemonset::image());
     let pod = cart(&mut node);
     let container = node.container(&pod, "app", "localhost/jvm:1", java());
     let pids = pids_of(&container);
@@ -282,6 +290,7 @@ fn the_daemon_set_profiles_other_pods() {
 
     let profiles = || Store::open_for_reading(&state).map(|store| seen(&store)).unwrap_or_default();
     let is_jvm = |profile: &&Seen| profile.labels.get("runtime").is_some_and(|it| it == "jvm");
+    let polls = Polls::start();
     loop {
         let profiles = profiles();
         let jvm: Vec<_> = of_pids(&profiles, &pids).into_iter().filter(is_jvm).collect();
@@ -291,7 +300,7 @@ fn the_daemon_set_profiles_other_pods() {
         }
         let log = node.output(&own, "jvmprof");
         assert!(!pids_of(&own.config.metadata.as_ref().unwrap().uid).is_empty(), "{log}");
-        std::thread::sleep(Duration::from_millis(200));
+        polls.wait(|| log);
     }
     let store = Store::open_for_reading(&state).unwrap();
     let matcher = [Matcher::equal("container_id", &*container)];
@@ -322,9 +331,7 @@ fn containers_of_docker_have_their_names() {
     let container = docker.busy("hopper", "app=cart");
     let pids = pids_of(&container);
     let mut daemon = Daemon::start(dir.path(), &docker.socket(), &[]);
-    while samples(of_pids(&daemon.profiles(), &pids)) < ENOUGH {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    daemon.until_sampled(&pids);
     for profile in of_pids(&daemon.end(), &pids) {
         let label = |name: &str| profile.labels.get(name).map(String::as_str);
         assert_eq!(label("container_id"), Some(&*container), "{:?}", profile.labels);

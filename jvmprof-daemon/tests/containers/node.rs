@@ -5,7 +5,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use jvmprof_daemon::proto::cri::runtime_service_client::RuntimeServiceClient;
 use jvmprof_daemon::proto::cri::{
@@ -18,6 +17,7 @@ use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::image::{self, run};
+use crate::polls::Polls;
 use crate::support::signal;
 
 /// The cgroups that containers are put in.
@@ -114,6 +114,7 @@ impl Node {
     }
 
     fn wait_for_start(&mut self) {
+        let polls = Polls::start();
         loop {
             let version = self.runtime.block_on(self.client.version(VersionRequest::default()));
             match version {
@@ -124,7 +125,7 @@ impl Node {
                 }
                 Err(_) => assert!(self.containerd.try_wait().expect("ours").is_none(), "{}", self.log()),
             }
-            std::thread::sleep(Duration::from_millis(50));
+            polls.wait(|| self.log());
         }
     }
 
@@ -297,5 +298,5 @@ BinaryName = "{runc}"
 /// Imports the images that pods need.
 pub(crate) fn import_images(node: &Node, dir: &Path) {
     node.import(&image::pause(dir));
-    node.import(&image::jvm(dir));
+    node.import(&image::jvm());
 }

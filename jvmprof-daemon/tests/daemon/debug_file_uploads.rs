@@ -94,15 +94,15 @@ impl Stripped {
         log.lines().any(|line| line.contains(what) && line.contains(text(&self.program)))
     }
 
-    /// Profiles it until the daemon has said this of its upload (or, for nothing to say, for some
-    /// windows), and gives its log.
-    fn profile(&self, address: &str, until: Option<&str>, more: &[&str]) -> String {
+    /// Profiles it until the daemon has said this of its upload, and gives the daemon's log.
+    fn profile(&self, address: &str, until: &str, more: &[&str]) -> String {
         let _workload = Workload::start(&self.program, &[]);
-        self.profile_running(address, until, more)
+        self.profile_running(address, more, |log| self.is_said(log, until))
     }
 
-    /// As [`Self::profile`], of the program as it runs already.
-    fn profile_running(&self, address: &str, until: Option<&str>, more: &[&str]) -> String {
+    /// As [`Self::profile`], of the program as it runs already, until the daemon's log or something
+    /// else is as it should be, and for two windows more.
+    fn profile_running(&self, address: &str, more: &[&str], is_done: impl Fn(&str) -> bool) -> String {
         let log = self.scratch.path().join("log");
         let level = "info,jvmprof_daemon::export::parca::debuginfo_upload=debug";
         let daemon = crate::support::jvmprof()
@@ -111,7 +111,7 @@ impl Stripped {
                 level,
                 "daemon",
                 "--push-interval",
-                "2s",
+                "1s",
                 "--spool-directory",
                 "none",
                 "--remote-store-address",
@@ -124,21 +124,20 @@ impl Stripped {
             .env("NO_COLOR", "1")
             .spawn();
         let mut daemon = KilledChild(daemon.expect("the binary runs"));
-        let end = Instant::now() + Duration::from_secs(60);
-        let began = Instant::now();
-        let is_said = || {
-            let Some(until) = until else { return began.elapsed() > Duration::from_secs(20) };
-            self.is_said(&fs::read_to_string(&log).expect("a log"), until)
+        let until = |is_so: &dyn Fn(&str) -> bool| {
+            let end = Instant::now() + Duration::from_secs(120);
+            loop {
+                let log = fs::read_to_string(&log).expect("a log");
+                if is_so(&log) {
+                    return log;
+                }
+                assert!(Instant::now() < end, "{more:?}: {log}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
         };
-        while !is_said() {
-            assert!(
-                Instant::now() < end,
-                "{until:?} isn't said: {}",
-                fs::read_to_string(&log).expect("a log")
-            );
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        std::thread::sleep(Duration::from_secs(3));
+        let windows = |log: &str| log.lines().filter(|line| line.contains(" samples_total=")).count();
+        let done = windows(&until(&is_done));
+        until(&|log| windows(log) >= done + 2);
         crate::support::signal(daemon.0.id(), "TERM");
         assert!(daemon.0.wait().expect("it ends").success());
         fs::read_to_string(log).expect("a log")
@@ -182,7 +181,7 @@ fn a_server_can_name_what_daemons_leave_to_it() {
     let _alone = alone();
     let server = DebuginfoServer::start();
     let stripped = Stripped::build("secret_c", &["-g"]);
-    let log = stripped.profile(&server.address, Some(UPLOADED), &["--symbolize", "server"]);
+    let log = stripped.profile(&server.address, UPLOADED, &["--symbolize", "server"]);
     let found = server.names("secret_c");
     for name in ["main", "caller_in_secret", "burn_in_secret", "inlined_secret"] {
         assert!(found.contains(name), "{name} in {found:?}\n{log}");
@@ -199,7 +198,7 @@ fn a_server_can_name_what_daemons_leave_to_it() {
         !is_uploaded_from(&log, text(&builds())) && is_uploaded_from(&log, text(stripped.scratch.path()))
     );
     // Another daemon of the fleet asks and sends nothing.
-    let log = stripped.profile(&server.address, Some(NOT_WANTED), &["--symbolize", "server"]);
+    let log = stripped.profile(&server.address, NOT_WANTED, &["--symbolize", "server"]);
     assert!(!stripped.is_said(&log, UPLOADED), "{log}");
 }
 
@@ -210,8 +209,9 @@ fn a_server_can_name_code_of_the_vdso_by_what_is_uploaded() {
     let server = DebuginfoServer::start();
     let clock =
         Stripped::of_code(include_str!("../record/mapped_files/programs/clock.c"), "secret_v", &["-g"]);
-    let log = clock.profile(&server.address, Some(UPLOADED), &["--symbolize", "server"]);
-    assert!(is_uploaded_from(&log, "[vdso]"), "{log}");
+    let _workload = Workload::start(&clock.program, &[]);
+    let is_done = |log: &str| clock.is_said(log, UPLOADED) && is_uploaded_from(log, "[vdso]");
+    let log = clock.profile_running(&server.address, &["--symbolize", "server"], is_done);
     let found = server.names("secret_v");
     // libc, which has a function of that name, too, is excluded.
     assert!(found.contains("ask") && found.contains("clock_gettime"), "{found:?}\n{log}");
@@ -222,12 +222,13 @@ fn what_has_a_name_here_is_neither_left_out_nor_uploaded() {
     let _alone = alone();
     let server = DebuginfoServer::start();
     let stripped = Stripped::build("secret_a", &[]);
-    let log = stripped.profile(&server.address, None, &["--symbolize", "auto"]);
-    assert!(server.names("secret_a").contains("burn_in_secret"), "{log}");
+    let workload = Workload::start(&stripped.program, &[]);
+    let is_named = |_: &str| server.names("secret_a").contains("burn_in_secret");
+    let log = stripped.profile_running(&server.address, &["--symbolize", "auto"], is_named);
+    drop(workload);
     assert!(!stripped.is_said(&log, UPLOADED), "{log}");
     fs::remove_file(stripped.scratch.path().join("secret_a.debug")).expect("removed");
-    let log =
-        stripped.profile(&server.address, Some("nothing that a server could use"), &["--symbolize", "auto"]);
+    let log = stripped.profile(&server.address, "nothing that a server could use", &["--symbolize", "auto"]);
     assert!(!stripped.is_said(&log, UPLOADED), "{log}");
 }
 
@@ -237,11 +238,8 @@ fn an_excluded_file_never_leaves_the_host() {
     let server = DebuginfoServer::start();
     let stripped = Stripped::build("secret_x", &[]);
     let glob = format!("{}/**", stripped.scratch.path().display());
-    let log = stripped.profile(
-        &server.address,
-        Some("excluded"),
-        &["--symbolize", "server", "--upload-exclude", &glob],
-    );
+    let exclude = ["--symbolize", "server", "--upload-exclude", &glob];
+    let log = stripped.profile(&server.address, "excluded", &exclude);
     assert!(!stripped.is_said(&log, UPLOADED) && !server.debug_file(&stripped.id).exists(), "{log}");
     assert!(!server.names("secret_x").contains("burn_in_secret"));
 }
@@ -261,7 +259,8 @@ fn an_excluded_file_that_was_replaced_while_it_runs_never_leaves_the_host() {
         [text(&stripped.program).to_owned(), format!("{}/secret_?", stripped.scratch.path().display())]
     {
         let exclude = ["--symbolize", "server", "--upload-exclude", &glob];
-        let log = stripped.profile_running(&server.address, Some("excluded"), &exclude);
+        let is_excluded = |log: &str| stripped.is_said(log, "excluded");
+        let log = stripped.profile_running(&server.address, &exclude, is_excluded);
         assert!(
             !stripped.is_said(&log, UPLOADED) && !server.debug_file(&stripped.id).exists(),
             "{glob}: {log}"
@@ -348,16 +347,22 @@ impl Parca {
 fn parca_names_what_daemons_leave_to_it() {
     let parca = Parca::start(&parca_program());
     // With DWARF, and with symbols only; position-independent or not.
-    for (name, flags) in [
+    let programs = [
         ("secret_p", &["-g"][..]),
         ("secret_s", &[]),
         ("secret_e", &["-g", "-no-pie"]),
         ("secret_z", &["-g", "-gz=zlib"]),
-    ] {
-        let stripped = Stripped::build(name, flags);
-        let log = stripped.profile(&parca.address, Some(UPLOADED), &["--symbolize", "server"]);
-        assert_eq!(count(&log, "failed"), 0, "{name}: {log}");
-        let end = Instant::now() + Duration::from_secs(30);
+    ];
+    let stripped = programs.map(|(name, flags)| Stripped::build(name, flags));
+    let profile_until = |what: &str| {
+        let _workloads = stripped.each_ref().map(|it| Workload::start(&it.program, &[]));
+        let is_said = |log: &str| stripped.iter().all(|it| it.is_said(log, what));
+        stripped[0].profile_running(&parca.address, &["--symbolize", "server"], is_said)
+    };
+    let log = profile_until(UPLOADED);
+    assert_eq!(count(&log, "failed"), 0, "{log}");
+    for (name, flags) in programs {
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             let found = names(&parca.merged(name));
             let wanted = ["main", "caller_in_secret", "burn_in_secret"];
@@ -366,9 +371,11 @@ fn parca_names_what_daemons_leave_to_it() {
                 break;
             }
             assert!(Instant::now() < end, "{name}: {found:?}\n{log}");
-            std::thread::sleep(Duration::from_millis(500));
+            std::thread::sleep(Duration::from_millis(200));
         }
-        let log = stripped.profile(&parca.address, Some(NOT_WANTED), &["--symbolize", "server"]);
+    }
+    let log = profile_until(NOT_WANTED);
+    for (stripped, (name, _)) in stripped.iter().zip(programs) {
         assert!(!stripped.is_said(&log, UPLOADED), "{name}: {log}");
     }
 }

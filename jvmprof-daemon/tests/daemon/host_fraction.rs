@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
 
-use crate::delivery::{collector_at, daemon_with, field, free_address, stored};
+use crate::delivery::{collector_at, daemon_until, field, free_address, has_taken, stored};
 use crate::support::{scratch, signal};
 use crate::telemetry::{Daemon, sum};
 
@@ -108,7 +107,7 @@ fn what_waits_in_the_spool_of_an_idle_host_is_sent() {
         &["-O1", "-fno-omit-frame-pointer"],
     );
     let load = crate::support::Workload::start(&busy, &[]);
-    let (log, success) = daemon_with(spool.path(), &remote, Duration::from_secs(5));
+    let (log, success) = daemon_until(spool.path(), &remote, |log| has_taken(log, 0));
     drop(load);
     assert!(success, "{log}");
     let spooled = field(&log, "spooled");

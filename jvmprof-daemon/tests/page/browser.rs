@@ -1,82 +1,59 @@
-//! A headless Chromium, driven over its DevTools pipe: JSON messages with a NUL behind each, no
-//! port and no library.
+//! A page in a headless Chromium.
 
-use std::io::{BufRead, BufReader, Write};
+// Also where a bench has this file as its own module.
+#[path = "browser/chromium.rs"]
+mod chromium;
+
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+use self::chromium::Chromium;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running browser with one page; ended when it is dropped.
+/// A browser that knows nothing, with one page, until it is dropped.
 pub(crate) struct Browser {
-    process: Child,
-    commands: ChildStdin,
-    messages: Receiver<Value>,
-    next_id: u64,
+    /// There until the end.
+    chromium: Option<Chromium>,
+    /// What the page stores and fetches is kept apart from that of other tests' pages.
+    context: String,
     session: String,
     /// What the page complained of: exceptions, errors on the console, refusals by the page's own
     /// security policy.
     pub(crate) complaints: Vec<String>,
-    _profile: tempfile::TempDir,
 }
 
 impl Browser {
     /// Starts the browser with a window of this size.
     pub(crate) fn start(width: u32, height: u32) -> Self {
-        let profile = tempfile::tempdir().expect("a folder for the browser's profile");
-        // The pipe is file descriptors 3 and 4 of the browser; a shell moves stdin and stdout
-        // there.
-        let mut process = Command::new("sh")
-            .args(["-c", r#"exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>/dev/null"#, "sh"])
-            .arg(program())
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-            .args(["--remote-debugging-pipe", "--hide-scrollbars", "--force-color-profile=srgb"])
-            .arg(format!("--window-size={width},{height}"))
-            .arg(format!("--user-data-dir={}", profile.path().display()))
-            .arg("about:blank")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the shell starts");
-        let commands = process.stdin.take().expect("stdin is a pipe");
-        let output = process.stdout.take().expect("stdout is a pipe");
-        let (sender, messages) = channel();
-        thread::spawn(move || {
-            for message in BufReader::new(output).split(0) {
-                let Ok(message) = message else { break };
-                if sender.send(serde_json::from_slice(&message).expect("DevTools speaks JSON")).is_err() {
-                    break;
-                }
-            }
-        });
         let mut browser = Self {
-            process,
-            commands,
-            messages,
-            next_id: 0,
+            chromium: Some(Chromium::take()),
+            context: String::new(),
             session: String::new(),
             complaints: Vec::new(),
-            _profile: profile,
         };
         browser.attach(width, height);
         browser
     }
 
     fn attach(&mut self, width: u32, height: u32) {
-        let target = self.call("Target.createTarget", &json!({"url": "about:blank"}));
+        let text = |answer: &Value| answer.as_str().expect("DevTools gives it an id").to_owned();
+        let context = self.call("Target.createBrowserContext", &json!({}));
+        self.context = text(&context["browserContextId"]);
+        let target = json!({"url": "about:blank", "browserContextId": self.context});
+        let target = self.call("Target.createTarget", &target);
         let attached =
             self.call("Target.attachToTarget", &json!({"targetId": target["targetId"], "flatten": true}));
-        self.session = attached["sessionId"].as_str().expect("a session").to_owned();
+        self.session = text(&attached["sessionId"]);
         for domain in ["Page", "Runtime", "Log"] {
             self.call(&format!("{domain}.enable"), &json!({}));
         }
+        // Whichever of the process's windows is in front.
+        self.call("Emulation.setFocusEmulationEnabled", &json!({"enabled": true}));
+        self.prefer("light");
         self.resize(width, height);
     }
 
@@ -117,17 +94,18 @@ impl Browser {
     /// Waits until the expression is true.
     pub(crate) fn wait_for(&mut self, expression: &str) {
         let start = Instant::now();
+        let mut pause = Duration::from_millis(2);
         while self.evaluate(expression) != Value::Bool(true) {
             if start.elapsed() >= PATIENCE {
                 let address = self.evaluate("location.href");
                 panic!("still not true at {address}: {expression}; {:?}", self.complaints);
             }
-            thread::sleep(Duration::from_millis(30));
+            thread::sleep(pause);
+            pause = (2 * pause).min(Duration::from_millis(30));
         }
     }
 
     /// Milliseconds of CPU time that the page's main thread has taken.
-    #[allow(dead_code, reason = "the bench measures, tests don't")]
     pub(crate) fn cpu_ms(&mut self) -> f64 {
         self.call("Performance.enable", &json!({"timeDomain": "threadTicks"}));
         let answer = self.call("Performance.getMetrics", &json!({}));
@@ -186,13 +164,26 @@ impl Browser {
         }
     }
 
-    /// Touches the middle of the element that the expression gives, for so long.
-    pub(crate) fn touch(&mut self, element: &str, time: Duration) {
+    /// Taps the middle of the element that the expression gives, for as short as possible: on a
+    /// slow machine the finger would rest.
+    pub(crate) fn tap(&mut self, element: &str) {
+        let start = self.touch_start(element);
+        self.call(TOUCH, &start);
+        self.call(TOUCH, &touch_end());
+    }
+
+    /// Rests a finger on the middle of the element that the expression gives, until another
+    /// expression is true.
+    pub(crate) fn rest(&mut self, element: &str, until: &str) {
+        let start = self.touch_start(element);
+        self.call(TOUCH, &start);
+        self.wait_for(until);
+        self.call(TOUCH, &touch_end());
+    }
+
+    fn touch_start(&mut self, element: &str) -> Value {
         let place = self.middle(element);
-        let points = json!([{"x": place[0], "y": place[1]}]);
-        self.call("Input.dispatchTouchEvent", &json!({"type": "touchStart", "touchPoints": points}));
-        thread::sleep(time);
-        self.call("Input.dispatchTouchEvent", &json!({"type": "touchEnd", "touchPoints": []}));
+        json!({"type": "touchStart", "touchPoints": [{"x": place[0], "y": place[1]}]})
     }
 
     /// Draws a finger from one place to another, in window coordinates, and takes it away there.
@@ -202,14 +193,14 @@ impl Browser {
         let at = |step: f64, axis: usize| from[axis] + (to[axis] - from[axis]) * step / steps;
         let point = |step: f64| json!([{"x": at(step, 0), "y": at(step, 1)}]);
         let start = json!({"type": "touchStart", "touchPoints": point(0.0)});
-        self.call("Input.dispatchTouchEvent", &start);
+        self.call(TOUCH, &start);
         for step in 1..=steps as u32 {
             let event = json!({"type": "touchMove", "touchPoints": point(f64::from(step))});
-            self.call("Input.dispatchTouchEvent", &event);
+            self.call(TOUCH, &event);
         }
         // What is let go while it moves goes on by itself.
         thread::sleep(Duration::from_millis(200));
-        self.call("Input.dispatchTouchEvent", &json!({"type": "touchEnd", "touchPoints": []}));
+        self.call(TOUCH, &touch_end());
     }
 
     fn middle(&mut self, element: &str) -> Value {
@@ -258,55 +249,45 @@ impl Browser {
     }
 
     fn call(&mut self, method: &str, parameters: &Value) -> Value {
-        self.next_id += 1;
-        let mut message = json!({"id": self.next_id, "method": method, "params": parameters});
-        if !self.session.is_empty() {
-            message["sessionId"] = self.session.clone().into();
-        }
-        let mut bytes = message.to_string().into_bytes();
-        bytes.push(0);
-        self.commands.write_all(&bytes).expect("Chromium runs");
-        loop {
-            let Ok(answer) = self.messages.recv_timeout(PATIENCE) else {
-                panic!("Chromium didn't answer {method}: it ended, or hangs");
-            };
-            self.note_complaint(&answer);
-            if answer["id"] == self.next_id {
-                assert!(answer.get("error").is_none(), "{method}: {answer}");
-                return answer["result"].clone();
-            }
-        }
+        let Self { chromium, session, complaints, .. } = self;
+        let chromium = chromium.as_mut().expect("it is there until the end");
+        let session = session.as_str();
+        let note = |message: &Value| complaints.extend(complaint(session, message));
+        chromium.call(session, method, parameters, note).unwrap_or_else(|error| panic!("{error}"))
     }
+}
 
-    fn note_complaint(&mut self, message: &Value) {
-        let parameters = &message["params"];
-        let complaint = match message["method"].as_str() {
-            Some("Runtime.exceptionThrown") => &parameters["exceptionDetails"],
-            Some("Log.entryAdded") if parameters["entry"]["level"] == "error" => &parameters["entry"]["text"],
-            Some("Runtime.consoleAPICalled") if parameters["type"] == "error" => &parameters["args"],
-            _ => return,
-        };
-        self.complaints.push(complaint.to_string());
-    }
+/// Returns what a message says that the page of a session complains of.
+fn complaint(session: &str, message: &Value) -> Option<String> {
+    // Pages of earlier tests may still have some to say.
+    message["sessionId"].as_str().filter(|of| *of == session)?;
+    let parameters = &message["params"];
+    let complaint = match message["method"].as_str()? {
+        "Runtime.exceptionThrown" => &parameters["exceptionDetails"],
+        "Log.entryAdded" if parameters["entry"]["level"] == "error" => &parameters["entry"]["text"],
+        "Runtime.consoleAPICalled" if parameters["type"] == "error" => &parameters["args"],
+        _ => return None,
+    };
+    Some(complaint.to_string())
+}
+
+const TOUCH: &str = "Input.dispatchTouchEvent";
+
+fn touch_end() -> Value {
+    json!({"type": "touchEnd", "touchPoints": []})
 }
 
 impl Drop for Browser {
+    /// Closes the page. A test that fails may have hung up the process.
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        let chromium = self.chromium.take().filter(|_| !thread::panicking());
+        let context = json!({"browserContextId": self.context});
+        let clean = chromium.and_then(|mut chromium| {
+            let closed = chromium.call("", "Target.disposeBrowserContext", &context, |_| ());
+            closed.is_ok().then_some(chromium)
+        });
+        Chromium::give_back(clean);
     }
-}
-
-/// The browser to use: `$CHROMIUM`, or the first that is installed.
-fn program() -> String {
-    if let Ok(program) = std::env::var("CHROMIUM") {
-        return program;
-    }
-    let runs = |program: &&&str| Command::new(program).arg("--version").output().is_ok();
-    let found = PROGRAMS.iter().find(runs);
-    found.map(ToString::to_string).unwrap_or_else(|| {
-        panic!("this test needs Chromium: install the package `chromium`, or set CHROMIUM to its path")
-    })
 }
 
 fn base64(text: &str) -> Vec<u8> {

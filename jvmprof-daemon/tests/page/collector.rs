@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::server::{Server, fill, millis, open, push};
-use crate::{DRAWN, IDLE, picture, visit};
+use crate::{DRAWN, IDLE, picture, pictures, visit};
 
 /// The number of samples that the page says it shows.
 const SHOWN: &str = "Number(document.querySelector('.figures b').textContent.replaceAll(',', ''))";
@@ -35,10 +35,12 @@ fn button(text: &str) -> String {
 #[test]
 #[ignore = "needs Chromium"]
 fn the_page_shows_what_was_pushed() {
-    // A slow machine takes minutes, after which older windows are no longer in the last quarter.
-    let (_folder, server, total) = served(Duration::from_secs(540), 250);
+    let (_folder, server, total) = served(Duration::from_secs(540), 60);
     let mut browser = Browser::start(1280, 800);
-    for (width, height) in [(1280, 800), (1920, 1080)] {
+    visit(&mut browser, &server.url);
+    assert_eq!(browser.evaluate(SHOWN), total);
+    let sizes = [(1280, 800), (1920, 1080)].into_iter().filter(|_| pictures().is_some());
+    for (width, height) in sizes {
         for scheme in ["light", "dark"] {
             browser.resize(width, height);
             browser.prefer(scheme);
@@ -46,7 +48,6 @@ fn the_page_shows_what_was_pushed() {
             picture(&mut browser, &format!("collector-{width}-{scheme}"));
         }
     }
-    assert_eq!(browser.evaluate(SHOWN), total);
     assert_eq!(browser.complaints, [""; 0]);
 }
 

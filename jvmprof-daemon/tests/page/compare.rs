@@ -14,7 +14,7 @@ use jvmprof_daemon::profile::recording_page::RecordingTitle;
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, kernel_for_line, window};
 use crate::server::{Server, millis, open, push};
-use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::widths::{WIDTHS, assert_all_is_reachable, windows};
 use crate::{IDLE, count_clicks, picture, visit};
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -120,7 +120,7 @@ fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
     let heads = browser
         .evaluate("[...document.querySelectorAll('.top th')].map((it) => it.innerText.trim()).join('; ')");
     assert!(heads.as_str().unwrap().contains("Total, CPUs"), "{heads}");
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         for view in ["both", "both&by=time", "flame"] {
@@ -262,7 +262,7 @@ fn the_collector_compares_with_yesterday_and_with_other_labels() {
     assert_eq!(change, "samples change more-than", "by more than chance");
     assert_eq!(browser.evaluate("clicks"), 2);
     let url = browser.evaluate("location.href");
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         visit(&mut browser, url.as_str().unwrap());

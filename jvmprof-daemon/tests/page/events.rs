@@ -11,7 +11,7 @@ use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::record::write_all;
 use crate::server::{Server, open, push};
-use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::widths::{assert_all_is_reachable, windows};
 use crate::{IDLE, picture, visit};
 
 fn frame(kind: FrameKind, name: &str) -> Arc<Frame> {
@@ -164,7 +164,7 @@ fn idle_waits_are_hidden_until_they_are_asked_for_which_the_address_keeps() {
             browser.wait_for(&has(seconds));
             assert_eq!(browser.evaluate(&format!("document.activeElement === {chip}")), true, "{page}");
         }
-        for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        for (width, scheme) in windows() {
             browser.resize(width, 900);
             browser.prefer(scheme);
             assert_all_is_reachable(&mut browser, width, page);

@@ -44,9 +44,14 @@ fn count_clicks(browser: &mut Browser) {
         .evaluate("(globalThis.clicks = 0, addEventListener('click', () => clicks++, { capture: true }), 0)");
 }
 
+/// The folder for pictures, if any are asked for.
+fn pictures() -> Option<PathBuf> {
+    std::env::var_os("JVMPROF_SCREENSHOTS").map(PathBuf::from)
+}
+
 /// Takes a picture if asked to.
 fn picture(browser: &mut Browser, name: &str) {
-    if let Some(folder) = std::env::var_os("JVMPROF_SCREENSHOTS") {
-        browser.screenshot(&PathBuf::from(folder).join(format!("{name}.png")));
+    if let Some(folder) = pictures() {
+        browser.screenshot(&folder.join(format!("{name}.png")));
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::record::write;
-use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::widths::{WIDTHS, assert_all_is_reachable, windows};
 use crate::{picture, visit};
 
 fn page(folder: &tempfile::TempDir) -> String {
@@ -70,7 +70,7 @@ fn a_frames_menu_takes_stacks_out_and_undo_brings_them_back() {
     browser.wait_for(&format!("{TOTAL} < {focused}"));
     assert_eq!(browser.evaluate(&format!("Boolean({})", frame("OrderService.total"))), false);
     assert_eq!(browser.evaluate("document.querySelectorAll('.edits .chip .chip-remove').length"), 2);
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         assert_all_is_reachable(&mut browser, width, "with what was taken out");

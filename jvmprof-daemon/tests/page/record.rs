@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
@@ -90,8 +90,8 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     browser.wait_for(&format!("Math.abs(jvmprof.view.flame.place({}).width - {before}) < 2", frame(order)));
 
     browser.point("document.querySelector('.brand')", false);
+    browser.wait_for("document.querySelector('.tip').hidden && jvmprof.view.flame.canvas.part === 1");
     browser.point(&at(&frame(order)), false);
-    std::thread::sleep(Duration::from_millis(500));
     browser.wait_for("!document.querySelector('.tip').hidden");
     let tip = browser.evaluate("document.querySelector('.tip').innerText");
     for part in [order, "Java · jvm", "OrderService.java:4", "Samples", "Self", "Ran"] {
@@ -165,27 +165,27 @@ fn the_largest_tree_stays_responsive() {
     batch.series[0].samples.push(Sample::of_events(frames.into(), 20_000, 20_000 * 10_000_000));
     let url = write(&batch, &folder.path().join("x.html"));
     let mut browser = Browser::start(1920, 1080);
-    let start = Instant::now();
+    let before = browser.cpu_ms();
     browser.open(&url);
     browser.wait_for(DRAWN);
-    let opened = start.elapsed();
-    let mut time = |what: &str| {
-        let timed = format!(
-            "(() => {{ const t = performance.now(); {what}; document.body.offsetHeight; return performance.now() - t }})()"
-        );
-        browser.evaluate(&timed).as_f64().unwrap()
+    let opened = browser.cpu_ms() - before;
+    let mut cost = |what: &str| {
+        let before = browser.cpu_ms();
+        browser.evaluate(&format!("({what}, document.body.offsetHeight, 0)"));
+        browser.cpu_ms() - before
     };
-    let search = time("jvmprof.view.setSearch('HashMap')");
-    let clear = time("jvmprof.view.setSearch('')");
-    let zoom = time("jvmprof.view.flame.zoomTo(jvmprof.view.flame.root.children[0].children[1])");
-    let reset = time("jvmprof.view.flame.resetZoom()");
-    let invert = time("jvmprof.view.change({ rootOnTop: false })");
-    eprintln!(
-        "opened in {opened:?}; search {search:.0} ms, clear {clear:.0}, zoom {zoom:.0}, reset {reset:.0}, invert {invert:.0}"
+    let search = cost("jvmprof.view.setSearch('HashMap')");
+    let clear = cost("jvmprof.view.setSearch('')");
+    let zoom = cost("jvmprof.view.flame.zoomTo(jvmprof.view.flame.root.children[0].children[1])");
+    let reset = cost("jvmprof.view.flame.resetZoom()");
+    let invert = cost("jvmprof.view.change({ rootOnTop: false })");
+    let costs = format!(
+        "ms of CPU time: opened {opened:.0}, search {search:.0}, clear {clear:.0}, zoom {zoom:.0}, reset {reset:.0}, invert {invert:.0}"
     );
+    eprintln!("{costs}");
     // Wide margins for slow machines: what this guards against is a page that hangs.
-    assert!(opened < Duration::from_secs(30));
-    assert!([search, clear, zoom, reset, invert].into_iter().all(|took| took < 10_000.0));
+    assert!(opened < 30_000.0, "{costs}");
+    assert!([search, clear, zoom, reset, invert].into_iter().all(|took| took < 10_000.0), "{costs}");
     picture(&mut browser, "record-largest");
     assert_eq!(browser.complaints, [""; 0]);
 }

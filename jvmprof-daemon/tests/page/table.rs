@@ -9,7 +9,7 @@ use crate::browser::Browser;
 use crate::data::{Numbers, Shape, busy_jvm, kernel_for_line, own_of_line, window};
 use crate::record::write;
 use crate::server::{Server, open, push};
-use crate::widths::WIDTHS;
+use crate::widths::windows;
 use crate::{count_clicks, picture, visit};
 
 /// The column that the table is sorted by, and the order.
@@ -32,7 +32,7 @@ fn rows_open_to_lines_and_to_how_methods_ran() {
     let url = write(&batch, &folder.path().join("x.html"));
     let mut browser = Browser::start(1440, 900);
     let order = row("com.acme.shop.order.OrderService.total");
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         browser.open("about:blank");

@@ -9,9 +9,17 @@ use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::record::write;
 use crate::server::{Server, fill, millis, open};
-use crate::{picture, visit};
+use crate::{picture, pictures, visit};
 
 pub(crate) const WIDTHS: [u32; 3] = [1440, 800, 420];
+
+/// The windows that something is checked in, and their colour schemes. Those differ by colours
+/// alone (`scripts/colour.test.mjs`), at which axe-core looks in all views: here dark is for
+/// pictures.
+pub(crate) fn windows() -> impl Iterator<Item = (u32, &'static str)> {
+    let schemes: &[&str] = if pictures().is_some() { &["light", "dark"] } else { &["light"] };
+    WIDTHS.into_iter().flat_map(move |width| schemes.iter().map(move |scheme| (width, *scheme)))
+}
 
 /// The controls of a part of the page that can't be clicked: cut at the side, covered, or outside
 /// what can be scrolled to. The table's rows scroll below its head. What stands above the page is a

@@ -8,6 +8,7 @@ use jvmprof_daemon::event_type::{EventType, SampleType, SamplesByEvent};
 use jvmprof_daemon::export::delivery::{
     Backend, Delivery, DeliveryCounts, DeliveryOptions, SpoolPlan, read_ledger,
 };
+use jvmprof_daemon::export::push::PushOutcome;
 use jvmprof_daemon::profile::model::{
     Batch, Frame, FrameKind, LabelSet, Line, Sample, SampleLabel, SampleLabels, Series,
 };
@@ -85,8 +86,28 @@ pub(crate) const LABELLED: [(&str, &str, [u64; 2]); 6] = [
     ("thread_name", "worker-2", [5, 90]),
 ];
 
+/// Waits until a server that has just begun to listen answers requests: until all its parts have
+/// started it may fail with any of them.
+async fn until_it_answers(backend: &Backend) {
+    let started = Instant::now();
+    loop {
+        let outcome = match backend {
+            Backend::Parca(client) => client.probe().await,
+            Backend::Pyroscope(client) => client.probe().await,
+            Backend::Otlp(client) => client.probe().await,
+        };
+        if matches!(outcome, PushOutcome::Stored | PushOutcome::Refused { .. }) {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{}: {outcome:?}", backend.address());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Delivers [`labelled`] of each event.
 pub(crate) async fn deliver_labelled(backend: impl Into<Backend>) {
+    let backend = backend.into();
+    until_it_answers(&backend).await;
     let mut delivery = Delivery::default();
     delivery.add_remote(backend, DeliveryOptions::default()).unwrap();
     for event in EventType::ALL {
@@ -135,8 +156,10 @@ pub(crate) fn is_empty(counts: &DeliveryCounts) -> bool {
 
 /// Delivers until the server is noticed to be gone, and something waits for it in the spool.
 pub(crate) async fn until_spooled(delivery: &Delivery) {
+    let started = Instant::now();
     // The first one may be lost on a connection that isn't known to be closed.
     while delivery.counts()[0].1.spooled.is_none() {
+        assert!(started.elapsed() < PATIENCE, "{:?}", delivery.counts());
         delivery.enqueue(batch(EventType::Cpu, 1));
         until(delivery, |counts| counts.waiting.is_none()).await;
     }

@@ -46,8 +46,7 @@ pub(super) fn options(spool: Option<&Path>) -> DeliveryOptions {
 }
 
 pub(super) fn client(address: impl std::fmt::Display) -> ParcaClient {
-    let it = BackendOptions::new(format!("http://{address}"));
-    ParcaClient::new(BackendOptions { request_timeout: Duration::from_millis(500), ..it }).expect("valid")
+    ParcaClient::new(BackendOptions::new(format!("http://{address}"))).expect("valid")
 }
 
 fn to(client: &ParcaClient, options: &DeliveryOptions) -> Delivery {
@@ -251,7 +250,11 @@ async fn at_least_once_sends_again_what_may_be_stored() {
         ScriptedAnswer::Answer(Code::Unknown, "storage"),
     ]);
     let options = DeliveryOptions { send_again: true, ..options(Some(dir.path())) };
-    let delivery = to(&client(serve(&scripted).await), &options);
+    let impatient = BackendOptions {
+        request_timeout: Duration::from_secs(2),
+        ..BackendOptions::new(format!("http://{}", serve(&scripted).await))
+    };
+    let delivery = to(&ParcaClient::new(impatient).expect("valid"), &options);
     delivery.enqueue(batch_of(3));
     let counts = until(&delivery, |counts| counts.delivered == 6).await;
     assert_eq!((counts.losses.total(), counts.possibly_twice), (0, 12));
@@ -337,8 +340,7 @@ async fn the_end_of_the_daemon_spools_what_could_not_be_sent() {
     let dir = tempfile::tempdir().expect("a folder");
     let scripted = ScriptedServer::new(&[ScriptedAnswer::Hang]);
     let options = options(Some(dir.path()));
-    let patient = BackendOptions::new(format!("http://{}", serve(&scripted).await));
-    let delivery = to(&ParcaClient::new(patient).expect("valid"), &options);
+    let delivery = to(&client(serve(&scripted).await), &options);
     delivery.enqueue(batch_of(1));
     until(&delivery, |counts| counts.in_flight == 1 && counts.requests == 0 && scripted.requests() == 1)
         .await;
@@ -353,24 +355,18 @@ async fn the_books_of_a_daemon_that_vanished_are_closed_by_the_next() {
     let dir = tempfile::tempdir().expect("a folder");
     let scripted = ScriptedServer::new(&[ScriptedAnswer::Take, ScriptedAnswer::Hang]);
     let options = options(Some(dir.path()));
-    let patient = BackendOptions::new(format!("http://{}", serve(&scripted).await));
-    let patient = ParcaClient::new(patient).expect("valid");
-    let mut delivery = to(&patient, &options);
+    let client = client(serve(&scripted).await);
+    let mut delivery = to(&client, &options);
     delivery.enqueue(batch_of(2));
     until(&delivery, |counts| counts.delivered == 3).await;
     delivery.enqueue(batch_of(3));
     until(&delivery, |counts| counts.in_flight == 6 && scripted.requests() == 2).await;
     delivery.enqueue(batch_of(4));
     delivery.record_taken(&SampleTotals { taken: cpu(40), lost_before: cpu(1), ..SampleTotals::default() });
-    // What a kill does: nothing runs any more. The noting comes after the encoding.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    for sink in &delivery.sinks {
-        sink.tasks.iter().for_each(JoinHandle::abort);
-    }
-    drop(delivery);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    kills::until_noted(dir.path(), cpu(40)).await;
+    kills::kill(delivery);
 
-    let delivery = to(&patient, &options);
+    let delivery = kills::open(&client, &options).await;
     let total = noted(dir.path());
     // 40 taken: 1 lost before, 19 handed over, so 20 in the sampler's memory; 10 waited behind the
     // request of 6.

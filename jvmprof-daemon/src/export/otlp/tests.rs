@@ -16,10 +16,7 @@ use crate::profile::model::{FrameKind, SampleLabel, SampleLabels, Series};
 use crate::profile::testing::{batch, frame, inlined, line, located, mapping, series};
 
 fn options(address: impl std::fmt::Display, protocol: OtlpProtocol) -> OtlpOptions {
-    let http = HttpOptions {
-        request_timeout: Duration::from_millis(500),
-        ..HttpOptions::new(format!("http://{address}"))
-    };
+    let http = HttpOptions::new(format!("http://{address}"));
     OtlpOptions { http, protocol, headers: Vec::new(), compress: true }
 }
 
@@ -218,7 +215,9 @@ async fn nobody_there_is_not_stored_and_no_answer_may_be() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let client = OtlpClient::new(options(address, protocol)).expect("valid");
+        let mut impatient = options(address, protocol);
+        impatient.http.request_timeout = Duration::from_secs(1);
+        let client = OtlpClient::new(impatient).expect("valid");
         let sent = client.send(&request).await;
         assert!(matches!(sent, PushOutcome::PossiblyLost { .. }), "{protocol:?}: {sent:?}");
         drop((client, listener));

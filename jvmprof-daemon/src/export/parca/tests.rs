@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
@@ -21,14 +21,16 @@ use crate::profile::testing::{batch, frame, series};
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
 fn options(address: SocketAddr) -> BackendOptions {
-    BackendOptions {
-        request_timeout: Duration::from_millis(300),
-        ..BackendOptions::new(format!("http://{address}"))
-    }
+    BackendOptions::new(format!("http://{address}"))
 }
 
 fn client(address: SocketAddr) -> ParcaClient {
     ParcaClient::new(options(address)).unwrap()
+}
+
+/// A client that waits no longer than this for an answer.
+fn impatient(address: SocketAddr, request_timeout: Duration) -> ParcaClient {
+    ParcaClient::new(BackendOptions { request_timeout, ..options(address) }).unwrap()
 }
 
 /// Sends each request of a batch, and returns the outcomes.
@@ -73,11 +75,31 @@ async fn what_is_pushed_is_what_the_collector_stores() {
 #[tokio::test]
 async fn no_answer_in_time_is_possibly_lost() {
     let scripted = ScriptedServer::new(&[ScriptedAnswer::Hang]);
-    let client = client(serve(&scripted).await);
+    // Long enough for the answer to the second.
+    let client = impatient(serve(&scripted).await, Duration::from_secs(2));
     let outcomes = push(&client, &small_batch()).await;
     assert!(matches!(outcomes[..], [PushOutcome::PossiblyLost { .. }]), "{outcomes:?}");
     assert_eq!(scripted.requests(), 1);
     assert_eq!(push(&client, &small_batch()).await, [PushOutcome::Stored], "the next batch goes through");
+}
+
+/// Reads what a client of HTTP/2 sends until it has sent data: a request.
+async fn read_request(stream: &mut TcpStream) {
+    /// `PRI * HTTP/2.0` and what belongs to it.
+    const PREFACE_BYTES: usize = 24;
+    const FRAME_HEAD_BYTES: usize = 9;
+    const DATA: u8 = 0;
+    let (mut received, mut at) = (Vec::<u8>::new(), PREFACE_BYTES);
+    loop {
+        while let Some(head) = received.get(at..at + FRAME_HEAD_BYTES) {
+            if head[3] == DATA {
+                return;
+            }
+            at += FRAME_HEAD_BYTES + u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        }
+        let more = stream.read_buf(&mut received).await.unwrap();
+        assert_ne!(more, 0, "the client hung up before it sent data: {received:?}");
+    }
 }
 
 #[tokio::test]
@@ -93,9 +115,7 @@ async fn a_connection_that_breaks_with_the_request_on_it_is_possibly_lost() {
             // An empty SETTINGS frame makes us an HTTP/2 server; then the request comes, and the
             // end.
             tokio::io::AsyncWriteExt::write_all(&mut stream, &[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            let mut buffer = vec![0; 1 << 16];
-            let _ = stream.read(&mut buffer).await;
+            read_request(&mut stream).await;
         }
     });
     let outcomes = push(&client(address), &small_batch()).await;
@@ -244,7 +264,8 @@ async fn a_dead_address_costs_no_more_than_its_timeout() {
     // A listener whose queue is never taken from: connecting works, nothing else happens.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let started = Instant::now();
-    let outcomes = push(&client(listener.local_addr().unwrap()), &small_batch()).await;
+    let client = impatient(listener.local_addr().unwrap(), Duration::from_millis(300));
+    let outcomes = push(&client, &small_batch()).await;
     assert!(!matches!(outcomes[..], [PushOutcome::Stored]));
     assert!(started.elapsed() < Duration::from_secs(5), "{:?} {outcomes:?}", started.elapsed());
 }

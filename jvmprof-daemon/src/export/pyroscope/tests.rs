@@ -18,7 +18,6 @@ fn request() -> PushRequest {
 }
 
 fn client(http: HttpOptions, tenant: Option<&str>) -> PyroscopeClient {
-    let http = HttpOptions { request_timeout: Duration::from_millis(500), ..http };
     let tenant = tenant.map(str::to_owned);
     PyroscopeClient::new(PyroscopeOptions { tenant, ..PyroscopeOptions::new(http) }).expect("valid")
 }
@@ -55,11 +54,13 @@ async fn a_request_has_tenant_and_credentials_as_they_are_now() {
 async fn what_was_never_sent_is_told_from_what_may_be_stored() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let client = client(HttpOptions::new(format!("http://{address}")), None);
+    let http = HttpOptions::new(format!("http://{address}"));
     // Nobody answers.
-    let sent = client.send(&request()).await;
+    let impatient = HttpOptions { request_timeout: Duration::from_secs(1), ..http.clone() };
+    let sent = client(impatient, None).send(&request()).await;
     assert!(matches!(sent, PushOutcome::PossiblyLost { code: Code::DeadlineExceeded, .. }), "{sent:?}");
     // The connection breaks behind the request.
+    let client = client(http, None);
     let breaking = async {
         // The first connection is the one above.
         for _ in 0..2 {

@@ -273,13 +273,14 @@ impl<K: LabelKeyOfProcess> Windows<K> {
         mut labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
         mut estimate: impl FnMut(EventType, K, SampleWeight) -> (u64, u64),
     ) -> WindowProfiles {
-        let end = self.sampling_ended.unwrap_or(now);
-        let (cpu, end) = self.previous_period.take().unwrap_or((self.cpu, end));
+        let sampled_until = self.sampling_ended.unwrap_or(now);
+        let (cpu, end) = self.previous_period.take().unwrap_or((self.cpu, sampled_until));
         let stays = |key| key == self.cpu && key != cpu;
         // Computed back from the clock as it is set now.
         let start =
             now.wall.checked_sub(now.boot.saturating_sub(self.began.boot)).unwrap_or(SystemTime::UNIX_EPOCH);
-        let duration = end.monotonic.saturating_sub(self.began.monotonic);
+        let [duration, duration_of_others] =
+            [end, sampled_until].map(|end| end.monotonic.saturating_sub(self.began.monotonic));
         self.began = end;
         let mut start_of_cpu = start;
         // A backend may count profiles of one series and one time once, and the period is no label.
@@ -287,6 +288,8 @@ impl<K: LabelKeyOfProcess> Windows<K> {
             let is_apart = key.event == EventType::Cpu && key != cpu;
             start_of_cpu += if is_apart { APART } else { Duration::ZERO };
             let start = if is_apart { start_of_cpu } else { start };
+            // Other events have no period that ends: all so far are in their profiles.
+            let duration = if key.event == EventType::Cpu { duration } else { duration_of_others };
             Window { event: key.event, start, duration, period: key.period }
         };
         let (mut batch, mut other_batches) = (window(cpu).batch(Vec::new()), Vec::new());

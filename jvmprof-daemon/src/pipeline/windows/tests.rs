@@ -111,6 +111,17 @@ fn samples_of_two_periods_never_share_a_profile() {
 }
 
 #[test]
+fn profiles_of_other_events_last_until_the_flush_that_a_changed_period_waits_for() {
+    let mut windows = windows(at(10, 10, 1000));
+    windows.change_period(HZ_50);
+    windows.previous_period = Some((of_cpu(HZ_100), at(20, 20, 1010)));
+    windows.aggregator(EventType::Pause, 1).add(&labels("known"), 1, stack(), 7);
+    let flushed = flush(&mut windows, at(21, 21, 1011));
+    assert_eq!(facts(&flushed.batch), (1000, 10, HZ_100, 0));
+    assert_eq!(flushed.other_batches.iter().map(facts).collect::<Vec<_>>(), [(1000, 11, 1, 1)]);
+}
+
+#[test]
 fn two_changes_before_a_flush_lose_nothing() {
     let mut windows = windows(at(10, 10, 1000));
     add(&mut windows, HZ_100, 4);

@@ -158,13 +158,16 @@ fn options(socket: &Path) -> ContainersOptions {
     }
 }
 
-/// Queries until the answer fits; a test that hangs has failed.
+/// Queries until the answer fits.
 fn until(containers: &Containers, id: &str, mut fits: impl FnMut(&MetadataLookup) -> bool) -> MetadataLookup {
+    let started = Instant::now();
     loop {
         let lookup = containers.lookup(id, Instant::now());
         if fits(&lookup) {
             return lookup;
         }
+        let patience = Duration::from_secs(60);
+        assert!(started.elapsed() < patience, "{id}: {lookup:?}, {:?}", containers.counts());
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -148,14 +148,26 @@ fn a_process_that_ran_before_is_read_from_proc() {
 fn shell_before_exec() -> std::process::Child {
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "read line; exec sleep 60"]).stdin(std::process::Stdio::piped());
-    shell.spawn().expect("sh is there")
+    let shell = shell.spawn().expect("sh is there");
+    until_it_runs(shell.id(), "sh");
+    shell
 }
 
 fn begin_sleep(shell: &mut std::process::Child) {
     shell.stdin.take().expect("it is piped").write_all(b"\n").expect("it reads");
-    // The kernel sets the name before the arguments.
-    let arguments = format!("/proc/{}/cmdline", shell.id());
-    while !std::fs::read_to_string(&arguments).expect("it runs").starts_with("sleep") {
+    until_it_runs(shell.id(), "sleep");
+}
+
+/// Waits until a process has begun the program: whoever started it may go on in the middle of its
+/// exec, and the kernel sets the name before the arguments.
+fn until_it_runs(pid: u32, program: &str) {
+    let began = std::time::Instant::now();
+    loop {
+        let arguments = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("it runs");
+        if arguments.starts_with(program) {
+            return;
+        }
+        assert!(began.elapsed().as_secs() < 60, "{program} doesn't run, but {arguments:?}");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

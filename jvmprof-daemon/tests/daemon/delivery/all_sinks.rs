@@ -55,7 +55,7 @@ fn parca_otlp_and_pyroscope_each_have_every_sample_in_their_accounts() {
         &pyroscope_address,
     ];
     let late = RefCell::new(None);
-    let (log, success) = daemon_until(&spool, &args, |_, log| {
+    let (log, success) = daemon_until(&spool, &args, |log| {
         let mut late = late.borrow_mut();
         if late.is_none() && log.contains("the server doesn't take profiles") {
             *late = Some(collector_at(&late_address, &otlp_dir).0);

@@ -51,7 +51,7 @@ fn daemons_push_over_tls_with_the_token_and_nobody_without_it() {
 
     // Refusals: what the daemons sampled waits in their spools.
     for (spool, args) in [("no-token", to.to_vec()), ("wrong-token", with_token(wrong.as_str()))] {
-        let is_refused = |_, log: &str| log.contains("bearer token is missing or wrong");
+        let is_refused = |log: &str| log.contains("bearer token is missing or wrong");
         let spool = dir.path().join(spool);
         let (log, success) = daemon_until(&spool, &args, is_refused);
         assert!(success, "{log}");
@@ -104,7 +104,7 @@ fn daemons_push_over_tls_with_the_token_and_nobody_without_it() {
     // The log of a daemon that expects no TLS names it.
     let plain = address.replace("https://", "http://");
     let args = ["--remote-store-address", &plain, "--remote-store-bearer-token-file", &token];
-    let (log, _) = daemon_until(&dir.path().join("plain"), &args, |_, log| log.contains("TLS"));
+    let (log, _) = daemon_until(&dir.path().join("plain"), &args, |log| log.contains("TLS"));
     assert!(log.contains("TLS") && field(&log, "delivered") == 0, "{log}");
 
     signal(collector.id(), "TERM");

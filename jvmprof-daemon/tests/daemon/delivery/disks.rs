@@ -6,7 +6,7 @@ use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::export::spool::{NewRecord, Spool, SpoolOptions};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::{BUSY, daemon_with, field, free_address};
+use super::{BUSY, daemon_until, field, free_address, windows};
 use crate::support::{Workload, compile, jvmprof, scratch};
 
 /// A small file system in memory.
@@ -92,11 +92,11 @@ fn a_daemon_whose_spool_is_full_goes_on_and_counts() {
     let address = free_address();
     let args =
         ["--push-interval", "1s", "--remote-store-address", &address, "--remote-store-insecure", "-F", "999"];
-    let (log, success) = daemon_with(disk.0.path(), &args, Duration::from_secs(8));
+    let is_full = |log: &str| log.contains("can't be spooled");
+    let (log, success) = daemon_until(disk.0.path(), &args, is_full);
     assert!(success, "{log}");
     let samples = field(&log, "samples");
     assert_eq!(field(&log, "lost") + field(&log, "spooled"), samples, "{log}");
-    assert!(log.contains("can't be spooled"), "{log}");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_backend_that_hangs_and_a_full_spool_keep_no_daemon_from_ending() {
     let address = backend.local_addr().unwrap().to_string();
     let args =
         ["--push-interval", "1s", "--remote-store-address", &address, "--remote-store-insecure", "-F", "999"];
-    let (log, success) = daemon_with(disk.0.path(), &args, Duration::from_secs(8));
+    let (log, success) = daemon_until(disk.0.path(), &args, |log| windows(log).count() >= 6);
     assert!(success, "{log}");
     assert_eq!(field(&log, "delivered"), 0, "{log}");
     let lost = field(&log, "lost") + field(&log, "possibly_lost");

@@ -48,19 +48,15 @@ fn collector_with(address: &str, dir: &Path, args: &[&str]) -> (Child, String) {
     (collector, line.trim().trim_end_matches('/').to_owned())
 }
 
-/// Runs a daemon for a time, ends it by SIGTERM, and gives its last log line's numbers.
-fn daemon(args: &[&str], time: Duration) -> (String, bool) {
+/// As [`daemon_until`], with a spool of its own.
+fn daemon(args: &[&str], is_done: impl Fn(&str) -> bool) -> (String, bool) {
     let spool = scratch();
-    daemon_with(spool.path(), args, time)
+    daemon_until(spool.path(), args, is_done)
 }
 
-pub(super) fn daemon_with(spool: &Path, args: &[&str], time: Duration) -> (String, bool) {
-    daemon_until(spool, args, |since, _| since >= time)
-}
-
-/// As [`daemon_with`], until it is done, which is decided by the time since it began to profile and
-/// by its log.
-fn daemon_until(spool: &Path, args: &[&str], is_done: impl Fn(Duration, &str) -> bool) -> (String, bool) {
+/// Runs a daemon until it is done, which its log decides, ends it by SIGTERM, and gives its log and
+/// whether it ended well.
+pub(super) fn daemon_until(spool: &Path, args: &[&str], is_done: impl Fn(&str) -> bool) -> (String, bool) {
     let dir = scratch();
     let log = dir.path().join("log");
     let mut daemon = jvmprof()
@@ -72,13 +68,12 @@ fn daemon_until(spool: &Path, args: &[&str], is_done: impl Fn(Duration, &str) ->
         .env("NO_COLOR", "1")
         .spawn()
         .unwrap();
-    // A busy machine takes its time to load kernel programs.
-    while !fs::read_to_string(&log).unwrap().contains("profiling") && daemon.try_wait().unwrap().is_none() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
     let began = Instant::now();
-    while !is_done(began.elapsed(), &fs::read_to_string(&log).unwrap()) {
-        assert!(began.elapsed() < Duration::from_secs(120), "{}", fs::read_to_string(&log).unwrap());
+    // A busy machine takes its time to load kernel programs.
+    while !is_done(&fs::read_to_string(&log).unwrap()) {
+        let has_ended = daemon.try_wait().unwrap().is_some();
+        let is_late = began.elapsed() > Duration::from_secs(180);
+        assert!(!has_ended && !is_late, "{}", fs::read_to_string(&log).unwrap());
         std::thread::sleep(Duration::from_millis(50));
     }
     signal(daemon.id(), "TERM");
@@ -86,17 +81,34 @@ fn daemon_until(spool: &Path, args: &[&str], is_done: impl Fn(Duration, &str) ->
     (fs::read_to_string(log).unwrap(), success)
 }
 
-/// Returns true if a daemon has run for five seconds, and its spool is empty by its last account.
-fn has_emptied_spool(since: Duration, log: &str) -> bool {
+/// Returns true if a daemon has delivered something, and its spool is empty by its last account.
+fn has_emptied_spool(log: &str) -> bool {
     let account = log.lines().rfind(|line| line.contains("found=") && line.contains("spooled="));
-    since >= Duration::from_secs(5) && account.is_some_and(|line| line.contains("spooled=0 "))
+    let number = |name| account.and_then(|line| number(line, name));
+    number("spooled") == Some(0) && number("delivered").is_some_and(|delivered| delivered > 0)
+}
+
+/// The samples that a daemon had taken at the end of each window of CPU time, by its log.
+fn windows(log: &str) -> impl Iterator<Item = u64> {
+    let of_cpu_time = log.lines().filter(|line| line.contains("event=\"cpu\""));
+    of_cpu_time.filter_map(|line| number(line, "samples_total"))
+}
+
+/// Returns true if a daemon has taken more samples than this, by its log.
+pub(super) fn has_taken(log: &str, samples: u64) -> bool {
+    windows(log).last().is_some_and(|total| total > samples)
+}
+
+/// The number of a field in a line of a log.
+fn number(line: &str, name: &str) -> Option<u64> {
+    let value = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    value?.parse().ok()
 }
 
 /// The number of a field in the daemon's last line.
 pub(super) fn field(log: &str, name: &str) -> u64 {
     let last = log.lines().rfind(|line| line.contains("ended")).unwrap_or_else(|| panic!("no end in {log}"));
-    let value = last.split_whitespace().find_map(|word| word.strip_prefix(&format!("{name}=")));
-    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {last}"))
+    number(last, name).unwrap_or_else(|| panic!("no {name} in {last}"))
 }
 
 pub(super) fn stored(dir: &Path) -> u64 {
@@ -110,7 +122,7 @@ fn every_sample_reaches_the_collector_the_last_ones_too() {
     let dir = scratch();
     let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
     let (mut collector, address) = collector(&dir.path().join("store"));
-    let (log, success) = daemon(&["--remote-store-address", &address], Duration::from_secs(5));
+    let (log, success) = daemon(&["--remote-store-address", &address], |log| has_taken(log, 100));
     assert!(success, "{log}");
     let series = Command::new("curl").args(["-s", &format!("{address}/healthz")]).output();
     assert!(series.is_ok_and(|output| output.stdout == b"ok\n"), "the page's routes are on the same port");
@@ -127,8 +139,8 @@ fn without_an_address_profiles_go_to_the_folder() {
     let dir = scratch();
     let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
     let store = dir.path().join("store");
-    let (log, success) =
-        daemon(&["--local-store-directory", store.to_str().unwrap()], Duration::from_secs(3));
+    let args = ["--local-store-directory", store.to_str().unwrap()];
+    let (log, success) = daemon(&args, |log| has_taken(log, 50));
     assert!(success, "{log}");
     assert_eq!(stored(&store), field(&log, "samples"), "{log}");
     assert!(stored(&store) > 50, "{log}");
@@ -154,7 +166,7 @@ fn what_a_collector_that_is_down_misses_is_pushed_by_the_next_daemon() {
     let args = ["--remote-store-address", &address, "--remote-store-insecure"];
     let busy = compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]);
     let load = Workload::start(&busy, &[]);
-    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(5));
+    let (log, success) = daemon_until(&spool, &args, |log| has_taken(log, 100));
     assert!(success, "{log}");
     let missed = field(&log, "samples");
     assert!(missed > 100, "{log}");
@@ -166,7 +178,7 @@ fn what_a_collector_that_is_down_misses_is_pushed_by_the_next_daemon() {
 
     drop(load);
     let (mut collector, _) = collector_at(&address, &store);
-    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(5));
+    let (log, success) = daemon_until(&spool, &args, has_emptied_spool);
     assert!(success, "{log}");
     assert_eq!(field(&log, "delivered"), missed + field(&log, "samples"), "{log}");
     signal(collector.id(), "TERM");
@@ -182,7 +194,7 @@ fn without_a_spool_nobody_to_push_to_is_a_counted_loss() {
     let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
     let address = free_address();
     let args = ["--remote-store-address", &address, "--remote-store-insecure"];
-    let (log, success) = daemon_with(Path::new("none"), &args, Duration::from_secs(3));
+    let (log, success) = daemon_until(Path::new("none"), &args, |log| has_taken(log, 50));
     assert!(success, "{log}");
     assert_eq!((field(&log, "delivered"), field(&log, "spooled")), (0, 0), "{log}");
     assert_eq!(field(&log, "lost"), field(&log, "samples"), "{log}");

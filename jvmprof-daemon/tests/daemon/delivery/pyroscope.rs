@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
 use super::proxy::Daemon;
-use super::{BUSY, collector, daemon_until, daemon_with, field, free_address, has_emptied_spool, stored};
+use super::{BUSY, collector, daemon_until, field, free_address, has_emptied_spool, has_taken, stored};
 use crate::support::keys::Keys;
 use crate::support::nginx::{Nginx, TOKEN};
 use crate::support::{Workload, compile, scratch, signal};
@@ -95,7 +95,7 @@ fn pyroscope_and_a_collector_both_get_every_sample() {
         "--remote-store-address",
         &collector_address,
     ];
-    let (log, success) = daemon_with(&dir.path().join("spool"), &args, Duration::from_secs(5));
+    let (log, success) = daemon_until(&dir.path().join("spool"), &args, |log| has_taken(log, 100));
     assert!(success, "{log}");
     signal(collector.id(), "TERM");
     assert!(collector.wait().unwrap().success());
@@ -143,12 +143,12 @@ fn a_tenant_that_is_not_let_in_costs_no_sample() {
     let server = serve(&received, &address);
     let url = format!("http://{address}");
     let spool = dir.path().join("spool");
-    let (log, success) = daemon_with(&spool, &["--pyroscope-address", &url], Duration::from_secs(4));
+    let is_refused = |log: &str| log.contains("no org id") && has_taken(log, 50);
+    let (log, success) = daemon_until(&spool, &["--pyroscope-address", &url], is_refused);
     assert!(success, "{log}");
     let missed = field(&log, "samples");
     assert!(missed > 50, "{log}");
     assert_eq!((field(&log, "spooled"), field(&log, "lost"), received.samples()), (missed, 0, 0), "{log}");
-    assert!(log.contains("no org id"), "{log}");
     // Somebody puts it right.
     let args = ["--pyroscope-address", &url, "--pyroscope-tenant", "shop"];
     let (log, success) = daemon_until(&spool, &args, has_emptied_spool);
@@ -174,12 +174,13 @@ fn nginx_with_tls_a_clients_certificate_and_a_token_lets_profiles_through() {
     args.extend(["--pyroscope-client-key", &files[2]]);
     let spool = dir.path().join("spool");
     // nginx answers 401 by itself, and nothing is lost.
-    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(3));
+    let (log, success) = daemon_until(&spool, &args, |log| log.contains("HTTP 401"));
     assert!(success, "{log}");
     let missed = field(&log, "samples");
     assert_eq!((field(&log, "spooled"), field(&log, "lost")), (missed, 0), "{log}");
     args.extend(["--pyroscope-bearer-token-file", &token]);
-    let (log, success) = daemon_until(&spool, &args, has_emptied_spool);
+    let is_done = |log: &str| has_emptied_spool(log) && has_taken(log, 100);
+    let (log, success) = daemon_until(&spool, &args, is_done);
     assert!(success, "{log}");
     server.shutdown_background();
     let samples = missed + field(&log, "samples");

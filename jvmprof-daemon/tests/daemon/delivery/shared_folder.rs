@@ -91,9 +91,9 @@ fn a_daemons_folder_is_shown_by_a_collector_and_by_ui_while_it_is_written() {
     await_true("so does the page of ui", || samples_shown(&ui_address) > before + 100);
 
     // A push there is refused and stays with whoever pushed it.
-    let (pushed, success) = daemon(&["--remote-store-address", &second_address], Duration::from_secs(5));
+    let is_refused = |log: &str| log.contains("its profiles are shown here and no others are taken");
+    let (pushed, success) = daemon(&["--remote-store-address", &second_address], is_refused);
     assert!(success, "{pushed}");
-    assert!(pushed.contains("its profiles are shown here and no others are taken"), "{pushed}");
     assert_eq!((field(&pushed, "delivered"), field(&pushed, "lost")), (0, 0), "{pushed}");
     assert_eq!(field(&pushed, "spooled"), field(&pushed, "samples"), "{pushed}");
 
@@ -188,7 +188,7 @@ fn a_backend_without_tls_is_told_with_what_to_write() {
     let (collector, address) = collector(&dir.path().join("store"));
     let _collector = Running(collector);
     let bare = address.trim_start_matches("http://");
-    let (log, success) = daemon(&["--remote-store-address", bare], Duration::from_secs(5));
+    let is_said = |log: &str| log.contains("the server doesn't speak TLS: write the address as http://");
+    let (log, success) = daemon(&["--remote-store-address", bare], is_said);
     assert!(success, "{log}");
-    assert!(log.contains("the server doesn't speak TLS: write the address as http://"), "{log}");
 }

@@ -12,7 +12,7 @@ use crate::browser::Browser;
 use crate::data::{Numbers, Shape, busy_jvm, window};
 use crate::record::{write, write_all};
 use crate::server::{Server, fill_busy, open, push};
-use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::widths::{WIDTHS, assert_all_is_reachable, windows};
 use crate::{IDLE, picture, visit};
 
 const TOTAL: &str = "jvmprof.view.tree.value";
@@ -74,7 +74,7 @@ fn a_recorded_page_says_where_the_time_goes_and_shows_a_part_alone() {
     browser.wait_for(&format!("{TOTAL} < {all}"));
     browser.evaluate("history.back()");
     browser.wait_for(&format!("{TOTAL} === {all}"));
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         for (name, hash) in [("all", ""), ("gc", "#edit=activity:gc")] {
@@ -333,7 +333,7 @@ fn waits_are_shown_of_a_kind_of_threads_alone_on_both_pages() {
         browser.wait_for(&format!("globalThis.jvmprof?.view?.tree && {TOTAL} === {of_gc} && {IDLE}"));
         browser.press("u");
         browser.wait_for(&format!("{TOTAL} === {all}"));
-        for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        for (width, scheme) in windows() {
             browser.resize(width, 900);
             browser.prefer(scheme);
             assert_all_is_reachable(&mut browser, width, page);

@@ -81,7 +81,7 @@ fn the_collectors_timeline_is_stacked_by_what_jvms_do() {
         browser.evaluate("document.querySelector('.activity-title').textContent"),
         "Where this JVM's time goes"
     );
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         visit(&mut browser, &server.url);
@@ -141,7 +141,7 @@ fn the_timeline_has_a_line_for_each_program_over_one_scale_from_which_keys_choos
     }
     let url = browser.evaluate("location.href");
     assert!(url.as_str().unwrap().contains("timeline=lines"), "{url}");
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         visit(&mut browser, url.as_str().unwrap());
@@ -195,7 +195,7 @@ fn the_timeline_is_a_heatmap_of_programs_or_of_jvm_time_from_which_a_drag_choose
     browser.evaluate(&choose_timeline("activities"));
     assert_eq!(browser.evaluate(rows), serde_json::json!(ALL));
     let url = browser.evaluate("location.href");
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         visit(&mut browser, url.as_str().unwrap());

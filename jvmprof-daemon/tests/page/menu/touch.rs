@@ -1,15 +1,9 @@
 //! Fingers on the flame graph: a tap, and one that rests.
 
-use std::time::Duration;
-
 use super::{frame, page};
 use crate::browser::Browser;
 use crate::record::at;
 use crate::{picture, visit};
-
-const TAP: Duration = Duration::from_millis(50);
-/// Longer than `REST` in `flame_touch.js`.
-const REST: Duration = Duration::from_millis(900);
 
 const TAPPED: &str = "document.querySelector('.tip.tapped:not([hidden])')";
 const MENU: &str = "document.querySelector('.frame-menu')";
@@ -32,7 +26,7 @@ fn a_tap_shows_a_frames_details_with_zoom_and_menu_and_a_finger_that_rests_opens
         |name: &str| format!("{TAPPED}?.querySelector('.tip-name').textContent.endsWith('{name}') ?? false");
     // The details stand below the frame.
     for name in [inner, outer] {
-        browser.touch(&at(&frame(name)), TAP);
+        browser.tap(&at(&frame(name)));
         browser.wait_for(&is_tapped(name));
         assert_eq!(browser.evaluate("jvmprof.view.state.zoom"), "", "a tap alone doesn't zoom");
     }
@@ -46,21 +40,20 @@ fn a_tap_shows_a_frames_details_with_zoom_and_menu_and_a_finger_that_rests_opens
     assert_eq!(browser.evaluate(&is_whole), true);
     picture(&mut browser, "touch-details");
 
-    browser.touch(&button("Zoom to it"), TAP);
+    browser.tap(&button("Zoom to it"));
     browser.wait_for(&format!("jvmprof.view.zoomedNode?.fn.name === '{outer}' && !{TAPPED}"));
     let zoom = browser.evaluate("jvmprof.view.state.zoom");
-    browser.touch(&at(&frame(inner)), TAP);
+    browser.tap(&at(&frame(inner)));
     browser.wait_for(&is_tapped(inner));
-    browser.touch(&button("Menu"), TAP);
+    browser.tap(&button("Menu"));
     browser.wait_for(&format!("{MENU}?.ariaLabel === '{inner}' && !{TAPPED}"));
     picture(&mut browser, "touch-menu");
     browser.evaluate("scrollTo(0, 0)");
-    browser.touch("document.querySelector('.brand')", TAP);
+    browser.tap("document.querySelector('.brand')");
     browser.wait_for(&format!("!{MENU}"));
 
     browser.evaluate(to_graph);
-    browser.touch(&at(&frame(inner)), REST);
-    browser.wait_for(&format!("{MENU}?.ariaLabel === '{inner}'"));
+    browser.rest(&at(&frame(inner)), &format!("{MENU}?.ariaLabel === '{inner}'"));
     assert_eq!(browser.evaluate(&format!("Boolean({TAPPED})")), false, "it isn't a tap as well");
     assert_eq!(browser.evaluate("jvmprof.view.state.zoom"), zoom);
     assert_eq!(browser.complaints, [""; 0]);

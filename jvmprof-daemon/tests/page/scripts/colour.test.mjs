@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { readFileSync, readdirSync } from "node:fs";
 import test from "node:test";
 import { load } from "./load.mjs";
 
@@ -70,6 +70,19 @@ test("a frame that was found has a name that can be read", () => {
   const flame = readFileSync(new URL("../../../assets/flame/flame.js", import.meta.url), "utf8");
   const [, found] = /const FOUND = "(#[0-9a-f]{6})";/.exec(flame);
   assert.ok(contrast(hex(found), [1, 1, 1]) >= 4.5, found);
+});
+
+test("dark differs from light by the values of properties alone, which are colours", () => {
+  const [light, dark] = [...style.matchAll(/^:root[^{]*\{([^}]*)\}/gm)].map(([, body]) =>
+    body.split(";").map((declaration) => declaration.split(":")[0].trim()).filter(Boolean));
+  for (const name of dark) assert.ok(light.includes(name) && (name === "color-scheme" || name.startsWith("--")), name);
+  // The rest of the style sheet knows nothing of it.
+  assert.deepEqual(style.match(/.*(?:dark|data-theme|prefers-color-scheme).*/g), [':root[data-theme="dark"] {', "  color-scheme: dark;"]);
+  // Nor do scripts, but for those that have lightnesses for both.
+  const assets = new URL("../../../assets/", import.meta.url);
+  const scripts = readdirSync(assets, { recursive: true }).filter((name) => name.endsWith(".js") && !name.startsWith("vendor"));
+  const asking = scripts.filter((name) => /isDark|dataset\.theme|data-theme/.test(readFileSync(new URL(name, assets), "utf8")));
+  assert.deepEqual(asking.sort(), ["collector/timeline_lines.js", "view/base.js", "view/colour.js", "view/heatmap.js"]);
 });
 
 /// Degrees of hue; a name shades its colour by 6 at most.

@@ -8,7 +8,7 @@ use super::{IN_PARTS, SIDES, TOTAL};
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::server::{Server, millis, open, push};
-use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::widths::{assert_all_is_reachable, windows};
 use crate::{IDLE, picture, visit};
 
 const IS_SHOWN: &str = "!document.querySelector('.heatmap').hidden";
@@ -58,7 +58,7 @@ fn a_part_of_the_collectors_time_is_chosen_by_sub_seconds() {
     assert!(exactly.split('&').all(|parameter| download.contains(parameter)), "{download}");
     let url_of_part = browser.evaluate("location.href");
     assert!(url_of_part.as_str().unwrap().contains("timeline=seconds&part="), "{url_of_part}");
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         browser.open("about:blank");

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
 use crate::record::{write, write_with_pauses};
-use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::widths::{assert_all_is_reachable, windows};
 use crate::{picture, visit};
 
 const TOTAL: &str = "jvmprof.view.tree.value";
@@ -45,7 +45,7 @@ fn a_part_of_a_recording_is_chosen_in_its_heatmap() {
     browser.wait_for("document.querySelector('.top tr.detail .line')?.textContent.includes('.java:')");
     let url_of_part = browser.evaluate("location.href");
     assert!(url_of_part.as_str().unwrap().contains("part="));
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         browser.open("about:blank");
@@ -119,7 +119,7 @@ fn two_parts_of_a_recording_are_compared() {
     browser.wait_for("[...document.querySelectorAll('.top tr.detail')].some((it) => /\\.java:\\d+.* → /s.test(it.textContent))");
     let compared = browser.evaluate("location.href");
     assert!(compared.as_str().unwrap().contains("base_part=0-5000"), "{compared}");
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         browser.open("about:blank");
@@ -219,7 +219,7 @@ fn pauses_stand_below_the_timeline_with_their_share_of_what_is_chosen() {
     for (seconds, expected) in [(5.2, true), (15.05, true), (4.0, false), (10.0, false)] {
         assert_eq!(browser.evaluate(&red(seconds)), expected, "at {seconds} s");
     }
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         browser.open("about:blank");

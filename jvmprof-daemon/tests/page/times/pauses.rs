@@ -7,7 +7,7 @@ use jvmprof_daemon::export::collector::ReadLimits;
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, pauses, window};
 use crate::server::{Server, millis, open, push};
-use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::widths::{assert_all_is_reachable, windows};
 use crate::{IDLE, picture, visit};
 
 const TEXT: &str = "document.querySelector('.pause-text').textContent";
@@ -125,7 +125,7 @@ fn the_collectors_timeline_has_the_pauses_of_jvms_below_it() {
     browser.wait_for("(document.querySelector('.figures')?.innerText ?? '').includes('730 ms of pauses')");
     assert_eq!(browser.evaluate("document.querySelector('.pauses').hidden"), false);
 
-    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+    for (width, scheme) in windows() {
         browser.resize(width, 900);
         browser.prefer(scheme);
         visit(&mut browser, &url(from, from + 20_000, ""));

@@ -44,10 +44,10 @@ fn all_views_of_the_collectors_page_are_accessible_and_within_reach() {
         View::new("collector-groups", "?view=flame&timeline=groups").shown_when(has_rows),
         View::new("collector-activities", "?view=flame&timeline=activities").shown_when(has_rows),
         View::new("collector-lines", "?view=flame&timeline=lines"),
-        View::new("collector-seconds", format!("?view=flame&timeline=seconds&{JAVA}&range=5m"))
+        View::new("collector-seconds", format!("?view=flame&timeline=seconds&{JAVA}&{latest}"))
             .shown_when("document.querySelector('.heatmap').checkVisibility()"),
         // Not all samples have times here, which a notice says.
-        View::new("collector-untimed", "?view=flame&timeline=seconds&range=5m&frames=app")
+        View::new("collector-untimed", format!("?view=flame&timeline=seconds&{latest}&frames=app"))
             .after("document.querySelectorAll('details.notice').forEach((it) => (it.open = true))")
             .shown_when("Boolean(document.querySelector('#message details.notice[open]'))"),
         View::new("collector-threads", format!("?view=both&group=thread_kind&{JAVA}&edit=thread:gc"))

@@ -4,9 +4,7 @@ use tonic::Code;
 
 use super::*;
 use crate::event_type::EventType;
-use crate::export::parca::ParcaClient;
 use crate::export::parca::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
-use crate::export::push::BackendOptions;
 
 fn allocated(samples: u64) -> SamplesByEvent {
     SamplesByEvent::of(EventType::Allocation, samples)
@@ -21,18 +19,13 @@ fn allocations_of(pids: u64) -> Batch {
     batch
 }
 
-/// A client that waits long for an answer.
-fn patient(address: impl std::fmt::Display) -> ParcaClient {
-    ParcaClient::new(BackendOptions::new(format!("http://{address}"))).expect("valid")
-}
-
 #[tokio::test]
 async fn what_is_refused_of_one_event_is_no_loss_of_the_other() {
     let dir = tempfile::tempdir().expect("a folder");
     for options in [options(None), options(Some(dir.path()))] {
         let scripted = ScriptedServer::default();
         *scripted.never.lock().expect("no test panicked") = Some(("4", Code::InvalidArgument, "no"));
-        let delivery = to(&patient(serve(&scripted).await), &options);
+        let delivery = to(&client(serve(&scripted).await), &options);
         // Its fourth series is refused.
         delivery.enqueue(allocations_of(4));
         delivery.enqueue(batch_of(3));
@@ -49,7 +42,7 @@ async fn what_is_refused_of_one_event_is_no_loss_of_the_other() {
 async fn the_spool_and_the_ledger_keep_events_apart() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = options(Some(dir.path()));
-    let mut delivery = to(&patient(dead_address().await), &options);
+    let mut delivery = to(&client(dead_address().await), &options);
     for batch in [batch_of(2), allocations_of(3), batch_of(1)] {
         delivery.enqueue(batch);
         until(&delivery, |counts| counts.waiting == 0).await;
@@ -60,24 +53,19 @@ async fn the_spool_and_the_ledger_keep_events_apart() {
         lost_before: allocated(1),
         ..SampleTotals::default()
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    kills::until_noted(dir.path(), cpu(7) + allocated(12)).await;
     assert_eq!(delivery.counts()[0].1.spooled, cpu(4) + allocated(6));
-    // What a kill does.
-    delivery.sinks.iter().flat_map(|sink| &sink.tasks).for_each(JoinHandle::abort);
-    drop(delivery);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    kills::kill(delivery);
 
     // The first record, of CPU time, is possibly lost: nobody answers.
     let scripted = ScriptedServer::new(&[ScriptedAnswer::Take, ScriptedAnswer::Hang]);
-    let delivery = to(&patient(serve(&scripted).await), &options);
+    let delivery = kills::open(&client(serve(&scripted).await), &options).await;
     until(&delivery, |_| scripted.requests() == 2).await;
     assert_eq!(delivery.counts()[0].1.found, cpu(4) + allocated(6));
-    delivery.sinks.iter().flat_map(|sink| &sink.tasks).for_each(JoinHandle::abort);
-    drop(delivery);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    kills::kill(delivery);
 
     let scripted = ScriptedServer::default();
-    let delivery = to(&patient(serve(&scripted).await), &options);
+    let delivery = kills::open(&client(serve(&scripted).await), &options).await;
     until(&delivery, |counts| counts.spooled == 0 && counts.waiting == 0).await;
     end(delivery).await;
     let total = read_ledger(dir.path()).expect("readable").expect("an entry").total();
@@ -96,7 +84,7 @@ async fn what_a_daemon_of_the_first_version_left_is_delivered_as_cpu_time() {
         std::fs::copy(file.path(), dir.path().join(file.file_name())).expect("copied");
     }
     let scripted = ScriptedServer::default();
-    let delivery = to(&patient(serve(&scripted).await), &options(Some(dir.path())));
+    let delivery = to(&client(serve(&scripted).await), &options(Some(dir.path())));
     delivery.enqueue(allocations_of(1));
     until(&delivery, |counts| counts.spooled == 0 && counts.waiting == 0).await;
     let counts = end(delivery).await;
@@ -113,11 +101,11 @@ async fn what_a_daemon_of_the_first_version_left_is_delivered_as_cpu_time() {
 async fn what_a_replaced_sink_left_in_the_spool_is_counted_once() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = options(Some(dir.path()));
-    let delivery = to(&patient(dead_address().await), &options);
+    let delivery = to(&client(dead_address().await), &options);
     delivery.enqueue(batch_of(4));
     delivery.enqueue(allocations_of(1));
     let closed = end(delivery).await;
-    let delivery = to(&patient(dead_address().await), &options);
+    let delivery = to(&client(dead_address().await), &options);
     delivery.enqueue(batch_of(2));
     let counts = end(delivery).await.after(&closed);
     let all = cpu(13) + allocated(1);

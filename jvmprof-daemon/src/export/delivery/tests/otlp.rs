@@ -8,10 +8,7 @@ use crate::export::otlp::scripted_receiver::{ALL_REJECTED, HOUR, PARTIAL, Script
 use crate::export::otlp::{OtlpClient, OtlpOptions, OtlpProtocol};
 
 fn client(address: impl std::fmt::Display, protocol: OtlpProtocol) -> OtlpClient {
-    let http = HttpOptions {
-        request_timeout: Duration::from_millis(500),
-        ..HttpOptions::new(format!("http://{address}"))
-    };
+    let http = HttpOptions::new(format!("http://{address}"));
     OtlpClient::new(OtlpOptions { http, protocol, headers: Vec::new(), compress: true }).expect("valid")
 }
 

@@ -11,10 +11,7 @@ use crate::export::pyroscope::{PyroscopeClient, PyroscopeOptions};
 const ALL_AGES: Duration = Duration::from_secs(1 << 40);
 
 fn client(address: impl std::fmt::Display, max_age: Duration) -> PyroscopeClient {
-    let http = HttpOptions {
-        request_timeout: Duration::from_millis(500),
-        ..HttpOptions::new(format!("http://{address}"))
-    };
+    let http = HttpOptions::new(format!("http://{address}"));
     let options = PyroscopeOptions { max_age, ..PyroscopeOptions::new(http) };
     PyroscopeClient::new(options).expect("valid")
 }
@@ -217,10 +214,12 @@ async fn the_daemon_after_a_killed_one_counts_each_request_that_was_under_way() 
         let entry = read_ledger(dir.path()).expect("readable").expect("an entry");
         (entry.run.requests == 4 && entry.in_transit.len() == 4).then_some(entry)
     };
+    let started = Instant::now();
     let killed = loop {
         if let Some(entry) = all_under_way() {
             break entry.total().of_all_events();
         }
+        assert!(started.elapsed() < PATIENCE, "{:?}", read_ledger(dir.path()));
         tokio::time::sleep(Duration::from_millis(1)).await;
     };
     // What a killed daemon leaves.

@@ -32,10 +32,15 @@ mod tests {
     #[test]
     fn bytes_wait_for_those_before_them() {
         let bandwidth = BandwidthLimit::new(1000);
+        let began = Instant::now();
         assert_eq!(bandwidth.delay(500), Duration::ZERO);
-        let second = bandwidth.delay(1000);
-        assert!(second > Duration::from_millis(400) && second <= Duration::from_millis(500), "{second:?}");
-        let third = bandwidth.delay(0);
-        assert!(third > Duration::from_millis(1400) && third <= Duration::from_millis(1500), "{third:?}");
+        // Less by what has passed since the first were sent, which no other clock knows better.
+        let assert_delay = |bytes, whole: Duration| {
+            let delay = bandwidth.delay(bytes);
+            let passed = began.elapsed();
+            assert!((whole.saturating_sub(passed)..=whole).contains(&delay), "{delay:?} after {passed:?}");
+        };
+        assert_delay(1000, Duration::from_millis(500));
+        assert_delay(0, Duration::from_millis(1500));
     }
 }
