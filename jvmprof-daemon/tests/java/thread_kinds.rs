@@ -193,13 +193,20 @@ fn a_recording_says_how_much_of_a_jvm_was_the_collectors_and_the_compilers() {
 fn a_recording_of_some_kinds_of_threads_has_these_alone_and_counts_the_others() {
     for (feature, home) in jdks() {
         let dir = scratch();
-        let classes = compile_java_for(8, dir.path(), "Busy", BUSY);
-        let java = home.join("bin/java");
-        let program = ["-Xmx512m", "-XX:+UseParallelGC", "-cp", classes.to_str().expect("UTF-8"), "Busy"];
+        let classes = compile_recorded(dir.path(), "Busy", &BUSY.replace(BEGIN, &[BEGIN, AWAIT].concat()));
+        let (java, gate) = (home.join("bin/java"), Gate::new());
+        let [begin, done] = gate.args();
         let pprof = dir.path().join("x.pb.gz");
-        let options = ["-e", "cpu,offcpu", "--thread-kind", "gc,compiler", "-d", "8s", "-F", "499"];
+        let options = ["-e", "cpu,offcpu", "--thread-kind", "gc,compiler", "-F", "499"];
         let output = ["-o", pprof.to_str().expect("UTF-8"), "--", java.to_str().expect("UTF-8")];
-        let summary = record_json(&[&options[..], &output, &program].concat());
+        let java_options = ["-Xmx512m", "-XX:+UseParallelGC", "-cp", classes.to_str().expect("UTF-8")];
+        let program = ["Busy", &begin, &done];
+        let mut recording = Recording::start(&[&options[..], &output, &java_options, &program].concat());
+        recording.wait_for(&[WALKS_STACKS]);
+        gate.open();
+        let [pid] = children(recording.pid())[..] else { panic!("it has one child: {}", recording.log()) };
+        let_it_run(pid, Duration::from_secs(8));
+        let summary = recording.end();
         let pprof = decode(&std::fs::read(&pprof).expect("written"), DecodeLimits::default()).expect("pprof");
         let text = |at: i64| &*pprof.string_table[at as usize];
         let kind = |sample: &Sample| {

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
+use super::super::statistics::Summary;
 use super::profiler::{self, Profiler};
 use super::program_runs::{self, ProgramRuns};
-use super::super::statistics::Summary;
 use super::{beside, percent};
 use crate::bench::{BenchArgs, compile};
 use crate::run::stdout_text;
