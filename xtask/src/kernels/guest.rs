@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use nix::mount::{MsFlags, mount};
@@ -116,7 +116,11 @@ fn java(mode: &JvmRecording) -> anyhow::Result<Java> {
             run(record.args(["-d", "4s", "-p", &jvm.0.id().to_string()]))?
         }
         Recording::FromStart => {
-            run(record.args(["-d", "20s", "--"]).arg(java.get_program()).args(java.get_args()))?
+            // It runs as long again as its start takes, however slow the machine is.
+            let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let started = started.context("the clock is set to before 1970")?.as_millis();
+            record.args(["-d", "120s", "--"]).arg(java.get_program()).args(java.get_args());
+            run(record.arg(started.to_string()))?
         }
     };
     // The JVM writes there too, if it is the recording's.

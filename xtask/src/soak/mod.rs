@@ -41,6 +41,8 @@ const DISK_KIB: u32 = 4096;
 /// The time that the spool may take to become empty at the end.
 const DRAIN: Duration = Duration::from_secs(180);
 const TICK: Duration = Duration::from_millis(200);
+/// The time that what an event is to meet may take to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -94,7 +96,7 @@ const HANGUPS_SHARE: f64 = 0.95;
 
 /// Runs all that happens in a long soak in little time, for every commit.
 pub(crate) fn short(jvmprof: &Path) -> anyhow::Result<()> {
-    main(&Args { minutes: 1.5, jvms: 6, processes: 120, jvmprof: Some(jvmprof.to_owned()) })
+    main(&Args { minutes: 1.0, jvms: 6, processes: 120, jvmprof: Some(jvmprof.to_owned()) })
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
@@ -106,17 +108,23 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     let disk = Disk::mount(folder.join("disk"))?;
     let host = Host::start(&folder, args.jvms, args.processes)?;
     let mut scene = Scene::start(jvmprof, folder.clone(), disk, args.minutes)?;
-    let began = Instant::now();
+    let mut began = Instant::now();
     for (share, event) in SCHEDULE {
         scene.wait(began + Duration::from_secs_f64(args.minutes * 60.0 * share))?;
+        let before = Instant::now();
+        scene.wait_until(|scene| scene.is_ready_for(event))?;
         eprintln!("{:>6.1} s: {event:?}", began.elapsed().as_secs_f64());
         scene.apply(event)?;
+        // The schedule stands still meanwhile: on a slow machine events would come all at once.
+        began += before.elapsed();
     }
     scene.wait(began + Duration::from_secs_f64(args.minutes * 60.0))?;
+    let store = folder.join("store");
+    scene.wait_until(|scene| stored::has_settings(&store, &labels_version(scene.hangups)))?;
     drop(host);
     let hangups = scene.hangups;
     let (runs, memory) = scene.end()?;
-    let stored = StoredProfiles::read(&folder.join("store"))?;
+    let stored = StoredProfiles::read(&store)?;
     let mut wrong = Accounting { runs: &runs, stored: &stored }.discrepancies();
     println!("{hangups} times SIGHUP; samples of {} different settings", stored.settings.len());
     if !stored.settings.contains(&labels_version(hangups)) {
@@ -200,6 +208,20 @@ impl Scene {
             Event::DiskFreed => self.disk.free()?,
         }
         Ok(())
+    }
+
+    /// Returns true if what an event is to meet has happened.
+    fn is_ready_for(&self, event: Event) -> bool {
+        let recorded = LedgerEntry::read(&self.disk.0).unwrap_or_default();
+        let is_something_spooled = recorded.run.spooled.total() > 0;
+        match event {
+            Event::BackendKilled | Event::DiskFull => true,
+            Event::BackendStarted => is_something_spooled,
+            Event::DaemonKilled => self.backend.is_some() || is_something_spooled,
+            Event::DiskFreed => {
+                recorded.total().losses.get("spool_failed").is_some_and(|failed| failed.total() > 0)
+            }
+        }
     }
 
     fn start_backend(&mut self) -> anyhow::Result<()> {
@@ -286,6 +308,16 @@ impl Scene {
             }
             self.hang_up()?;
             sleep(TICK);
+        }
+        Ok(())
+    }
+
+    /// Looks after everything until this is so, or for so long that it won't be: what is missing
+    /// then, the account says in the end.
+    fn wait_until(&mut self, is_so: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while !is_so(self) && began.elapsed() < PATIENCE {
+            self.wait(Instant::now() + TICK)?;
         }
         Ok(())
     }

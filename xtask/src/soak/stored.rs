@@ -80,6 +80,18 @@ impl StoredProfiles {
     }
 }
 
+/// Returns true if a series of the store, which may be written meanwhile, has samples under these
+/// settings.
+pub(super) fn has_settings(store: &Path, settings: &str) -> bool {
+    let Ok(series) = fs::read_dir(store.join("series")) else { return false };
+    series.filter_map(Result::ok).any(|series| {
+        let labels = fs::read(series.path().join("labels.json")).ok();
+        let labels =
+            labels.and_then(|labels| serde_json::from_slice::<BTreeMap<String, String>>(&labels).ok());
+        labels.is_some_and(|labels| labels.get(SETTINGS_LABEL).is_some_and(|it| it == settings))
+    })
+}
+
 /// The number of sampled events by a profile's comment: `allocation events: 7`.
 fn events_in(path: &Path, event: &SampledEvent) -> anyhow::Result<u64> {
     let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
@@ -126,6 +138,7 @@ mod tests {
         let allocation = StoredSamples { profiles: 1, samples: 9, duplicates: 0 };
         assert_eq!(stored.events, BTreeMap::from([("cpu", cpu), ("allocation", allocation)]));
         assert_eq!(stored.settings, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+        assert!(has_settings(dir.path(), "b") && !has_settings(dir.path(), "c"));
         store(dir.path(), "b", "memory", "15-10-123456-4.pb.gz", "of another program");
         let error = StoredProfiles::read(dir.path()).expect_err("nothing is guessed").to_string();
         assert!(error.contains("no comment"), "{error}");

@@ -56,7 +56,8 @@ const WITHOUT_LIKE_ROWS: &str = r#"(async (call) => {
   try {
     return await call([others]);
   } finally {
-    body.append(...rows);
+    // The table may have been drawn anew.
+    if (rows[0].parentNode === body) body.append(...rows);
     others.remove();
   }
 })"#;
