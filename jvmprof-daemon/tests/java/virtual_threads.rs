@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -99,6 +100,8 @@ fn counted(java: &Path, flags: &[&str], classes: &Path, class: &str) -> Value {
     wait_until("its threads have started", || ready.exists());
     let mut recording = Recording::start(&["-e", "offcpu", "-p", &jvm.pid().to_string()]);
     recording.wait_for(&[WALKS_STACKS]);
+    // What a count needs beside that is read meanwhile.
+    std::thread::sleep(Duration::from_secs(2));
     let summary = recording.end();
     let [counted] = &summary["virtual_threads"].as_array().expect("it has virtual threads")[..] else {
         panic!("one JVM was recorded: {summary}")

@@ -17,7 +17,8 @@ use super::{KilledChild, compile_java_for, jvmprof, scratch, signal};
 /// Modules that log how far the recorder has come.
 const FILTER: &str = "warn,jvmprof_daemon::hotspot=debug,jvmprof_daemon::jit=debug,\
                       jvmprof_daemon::pipeline::jvm_followers=debug,jvmprof_daemon::pipeline::off_cpu=debug,\
-                      jvmprof_daemon::pipeline::pauses=debug,jvmprof_daemon::symbolize::publish_to_kernel=debug";
+                      jvmprof_daemon::pipeline::pauses=debug,jvmprof_daemon::pipeline::probed_files=debug,\
+                      jvmprof_daemon::symbolize::publish_to_kernel=debug";
 
 /// Logged of a JVM whose frames are walked and named from then on.
 pub(crate) const WALKS_STACKS: &str = "the kernel program can walk a JVM's stacks";
