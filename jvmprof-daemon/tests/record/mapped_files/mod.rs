@@ -281,11 +281,12 @@ fn a_zero_in_rbp_makes_no_stack_whole() {
     let flags = ["-g0", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
     let program = build(directory.path(), "zeroed", "zeroed.c", &flags);
     let recorded = Recorded::of_load(&program);
+    // Interrupts are seen in the kernel, too.
     let cut = recorded.count(|stack| {
-        stack[0] == "[truncated: frame pointer chain ended]" && stack.last().is_some_and(|it| it == "zeroed")
+        stack[0] == "[truncated: frame pointer chain ended]" && stack.get(1).is_some_and(|it| it == "zeroed")
     });
     assert!(recorded.all() > 50, "{}", recorded.summary);
-    assert!(cut * 100 >= recorded.all() * 99, "{cut}: {}", recorded.summary);
+    assert!(cut * 100 >= recorded.all() * 99, "{cut}: {}, {:?}", recorded.summary, recorded.stacks);
 }
 
 #[test]
