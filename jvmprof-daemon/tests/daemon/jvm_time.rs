@@ -188,8 +188,8 @@ fn metrics_of_a_jvms_time_are_what_the_kernel_and_the_program_count() {
         let [stolen, paused] = ["stolen", "paused"].map(|name| sums[name].wall / 1e9);
         let text = format!("JDK {}: {cpu:.3} s of {ran:.3} s, {stolen:.3} s stolen", jvm.feature);
         println!("{text}, {paused:.3} s paused, {sums:?}");
-        // A clock of a CPU goes on while the machine's host runs others. Where the kernel isn't told
-        // of that, it counts it as time of the thread, and no timer has fired.
+        // A clock of a CPU goes on while the machine's host runs others. Where the kernel isn't
+        // told of that, it counts it as time of the thread, and no timer has fired.
         let least = (1.0 - TOLERANCE) * (ran - paused) - BEFORE;
         let most = (1.0 + TOLERANCE) * ran + stolen + BEFORE;
         assert!(ran > 1.0 && (least..=most).contains(&cpu), "{text}, {paused:.3} s paused");

@@ -5,8 +5,8 @@
 //! have it, and a class that is known. Places of the buffer are read at equal distances; where many
 //! of them, one after the other, have no such begin, an object goes across all of them.
 //!
-//! The answer may be wrong, since elements of an array can be like a begin, and a row of arrays like
-//! a single one. It only decides how likely the buffer is to be counted.
+//! The answer may be wrong, since elements of an array can be like a begin, and a row of arrays
+//! like a single one. It only decides how likely the buffer is to be counted.
 
 use std::ops::Range;
 
