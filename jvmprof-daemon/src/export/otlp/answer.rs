@@ -217,7 +217,7 @@ mod tests {
         Answer::Http(HttpAnswer { status, body: body.into(), is_whole, retry_after: None })
     }
 
-    fn kind(outcome: PushOutcome) -> &'static str {
+    fn kind(outcome: &PushOutcome) -> &'static str {
         match outcome {
             PushOutcome::Refused { .. } => "refused",
             PushOutcome::NotStored { .. } => "not stored",
@@ -260,7 +260,11 @@ mod tests {
                     answer(StatusCode::BAD_REQUEST, text, true),
                     answer(StatusCode::INTERNAL_SERVER_ERROR, text, true),
                 ] {
-                    assert_eq!(kind(answer.meaning().outcome(contents)), expected, "{answer:?} {contents:?}");
+                    assert_eq!(
+                        kind(&answer.meaning().outcome(contents)),
+                        expected,
+                        "{answer:?} {contents:?}"
+                    );
                 }
             }
         }
@@ -294,7 +298,7 @@ mod tests {
                 let meaning = answer.meaning();
                 let unknown = meaning.code_of_unknown_series(contents);
                 assert_eq!(unknown.is_some(), expected == "possibly lost", "{answer:?} {contents:?}");
-                assert_eq!(kind(meaning.outcome(contents)), expected, "{answer:?} {contents:?}");
+                assert_eq!(kind(&meaning.outcome(contents)), expected, "{answer:?} {contents:?}");
             }
         }
     }
@@ -304,8 +308,8 @@ mod tests {
         let one = Contents { series: 1, profiles: 1 };
         for body in ["<html></html>", "OK", "{}", "{\"partialSuccess\":{\"rejectedProfiles\":\"1\"}}"] {
             let outcome = answer(StatusCode::OK, body, true).meaning().outcome(one);
-            assert_eq!(kind(outcome), "possibly lost", "{body}");
+            assert_eq!(kind(&outcome), "possibly lost", "{body}");
         }
-        assert_eq!(kind(answer(StatusCode::ACCEPTED, "", true).meaning().outcome(one)), "stored");
+        assert_eq!(kind(&answer(StatusCode::ACCEPTED, "", true).meaning().outcome(one)), "stored");
     }
 }

@@ -8,7 +8,19 @@ use crate::export::otlp::scripted_receiver::{ALL_REJECTED, HOUR, PARTIAL, Script
 use crate::export::otlp::{OtlpClient, OtlpOptions, OtlpProtocol};
 
 fn client(address: impl std::fmt::Display, protocol: OtlpProtocol) -> OtlpClient {
-    let http = HttpOptions::new(format!("http://{address}"));
+    client_of(HttpOptions::new(format!("http://{address}")), protocol)
+}
+
+fn client_with_timeout(
+    address: impl std::fmt::Display,
+    protocol: OtlpProtocol,
+    request_timeout: Duration,
+) -> OtlpClient {
+    let http = HttpOptions { request_timeout, ..HttpOptions::new(format!("http://{address}")) };
+    client_of(http, protocol)
+}
+
+fn client_of(http: HttpOptions, protocol: OtlpProtocol) -> OtlpClient {
     OtlpClient::new(OtlpOptions { http, protocol, headers: Vec::new(), compress: true }).expect("valid")
 }
 
@@ -224,7 +236,8 @@ async fn of_several_series_only_the_one_that_is_refused_is_lost() {
 async fn a_receiver_that_stores_parts_gets_each_series_by_itself_until_it_has_stored_it_so() {
     // What they store of the ten samples of the first request, which has a series that they don't
     // take.
-    let receivers: [(fn(&'static str) -> ScriptedReceiver, u64); 2] =
+    type MakeReceiver = fn(&'static str) -> ScriptedReceiver;
+    let receivers: [(MakeReceiver, u64); 2] =
         [(ScriptedReceiver::refusing_after_others, 3), (ScriptedReceiver::rejecting, 7)];
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         for (receiver, stored, send_again) in
@@ -277,11 +290,12 @@ async fn a_partial_success_of_several_series_may_have_stored_any_of_them_unless_
 async fn a_receiver_that_needs_more_time_for_a_window_than_there_is_gets_it_in_parts() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         let dir = tempfile::tempdir().expect("a folder");
-        // 0.8 s for the first request, and there are 0.5.
-        let receiver = ScriptedReceiver::default().taking(Duration::from_millis(100));
+        // 1.6 s for the first request, and there is one.
+        let receiver = ScriptedReceiver::default().taking(Duration::from_millis(200));
         let address = receiver.serve(protocol).await;
         let options = DeliveryOptions { send_again: true, ..options(Some(dir.path())) };
-        let delivery = to_client(client(address, protocol), options);
+        let client = client_with_timeout(address, protocol, Duration::from_secs(1));
+        let delivery = to_client(client, options);
         delivery.enqueue(batch_of(8));
         let counts = until(&delivery, |counts| counts.delivered == 36).await;
         assert_eq!((counts.losses.total(), counts.spooled), (0, 0), "{protocol:?}: {counts:?}");
