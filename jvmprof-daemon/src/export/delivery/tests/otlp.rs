@@ -277,11 +277,16 @@ async fn a_partial_success_of_several_series_may_have_stored_any_of_them_unless_
 async fn a_receiver_that_needs_more_time_for_a_window_than_there_is_gets_it_in_parts() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         let dir = tempfile::tempdir().expect("a folder");
-        // 0.8 s for the first request, and there are 0.5.
-        let receiver = ScriptedReceiver::default().taking(Duration::from_millis(100));
+        // 1.6 s for the first request, and there is one.
+        let receiver = ScriptedReceiver::default().taking(Duration::from_millis(200));
         let address = receiver.serve(protocol).await;
+        let http = HttpOptions {
+            request_timeout: Duration::from_secs(1),
+            ..HttpOptions::new(format!("http://{address}"))
+        };
+        let client = OtlpClient::new(OtlpOptions { http, protocol, headers: Vec::new(), compress: true });
         let options = DeliveryOptions { send_again: true, ..options(Some(dir.path())) };
-        let delivery = to_client(client(address, protocol), options);
+        let delivery = to_client(client.expect("valid"), options);
         delivery.enqueue(batch_of(8));
         let counts = until(&delivery, |counts| counts.delivered == 36).await;
         assert_eq!((counts.losses.total(), counts.spooled), (0, 0), "{protocol:?}: {counts:?}");
