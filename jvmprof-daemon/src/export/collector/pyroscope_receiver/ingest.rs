@@ -104,6 +104,13 @@ impl IngestBody {
         let parts = parts.map_err(|error| Status::invalid_argument(error.to_string()))?;
         let profile = parts.get("profile");
         let profile = profile.ok_or_else(|| Status::invalid_argument("a form without a part profile"))?;
+        // Without the difference between the two, each push would count all that came before it.
+        if parts.get("prev_profile").is_some_and(|previous| !previous.is_empty()) {
+            return Err(Status::invalid_argument(
+                "a form with a part prev_profile: profiles that are sums since a program's start aren't \
+                 taken, and a newer SDK pushes none",
+            ));
+        }
         let config = match parts.get("sample_type_config") {
             Some(json) if !json.is_empty() => serde_json::from_slice(json)
                 .map_err(|error| Status::invalid_argument(format!("parsing sample_type_config: {error}")))?,
@@ -125,8 +132,8 @@ impl IngestBody {
             return Ok(WriteRawRequest::default());
         }
         let mut profile = decode(&self.pprof, limits)?;
-        labels.insert(NAME_LABEL.to_owned(), self.series_name(&profile));
         let has_other_types = rename_types(&mut profile);
+        labels.insert(NAME_LABEL.to_owned(), self.series_name(&profile));
         let has_other_time = set_time(&mut profile, nanos(&parameters.from), nanos(&parameters.until));
         let is_as_it_came = !has_other_types && !has_other_time;
         let raw_profile = if is_as_it_came { self.pprof } else { profile.encode_to_vec().into() };
@@ -140,17 +147,17 @@ impl IngestBody {
 
     /// Returns the name of a series by the sample types of its profile, as Pyroscope names it.
     fn series_name(&self, profile: &Profile) -> String {
-        let types = profile.sample_type.iter().map(|of| text(profile, of.r#type));
-        let shown: Vec<&str> = types.map(|kind| self.display_name(kind)).collect();
+        let types: Vec<&str> = profile.sample_type.iter().map(|of| text(profile, of.r#type)).collect();
+        if types.contains(&"wall") {
+            return "wall".to_owned();
+        }
+        let shown: Vec<&str> = types.into_iter().map(|kind| self.display_name(kind)).collect();
         let of_type = |kind: &str| match kind {
             "space" | "objects" => Some("memory"),
             _ => SERIES.iter().find(|(part, _)| kind.contains(part)).map(|(_, name)| *name),
         };
-        if shown.contains(&"wall") {
-            return "wall".to_owned();
-        }
         let named = shown.iter().find_map(|kind| of_type(kind));
-        named.or(shown.last().copied()).unwrap_or_default().to_owned()
+        label_name(named.or(shown.last().copied()).unwrap_or_default())
     }
 
     fn display_name<'a>(&'a self, kind: &'a str) -> &'a str {
@@ -204,21 +211,27 @@ fn labels(name: &str) -> Result<BTreeMap<String, String>, Status> {
 
 /// Returns a name with `_` for characters that names of labels don't have.
 fn label_name(name: &str) -> String {
-    let allowed = |character: char| if character.is_ascii_alphanumeric() { character } else { '_' };
-    let allowed: String = name.chars().map(allowed).collect();
+    let allowed = with_allowed_characters(name);
     if allowed.starts_with(|first: char| first.is_ascii_digit()) { format!("_{allowed}") } else { allowed }
 }
 
-/// Gives sample types names that selectors can have. Returns true if one had another name.
+fn with_allowed_characters(name: &str) -> String {
+    name.chars().map(|character| if character.is_ascii_alphanumeric() { character } else { '_' }).collect()
+}
+
+/// Gives types and units names that selectors can have. Returns true if one had another name.
 fn rename_types(profile: &mut Profile) -> bool {
     let mut is_renamed = false;
-    for at in 0..profile.sample_type.len() {
-        let name = text(profile, profile.sample_type[at].r#type).to_owned();
-        let allowed = label_name(&name);
-        if allowed != name {
-            profile.sample_type[at].r#type = i64::try_from(profile.string_table.len()).unwrap_or_default();
-            profile.string_table.push(allowed);
-            is_renamed = true;
+    for of in profile.sample_type.iter_mut().chain(&mut profile.period_type) {
+        for index in [&mut of.r#type, &mut of.unit] {
+            let name = usize::try_from(*index).ok().and_then(|at| profile.string_table.get(at));
+            let Some(name) = name else { continue };
+            let allowed = with_allowed_characters(name);
+            if allowed != *name {
+                *index = i64::try_from(profile.string_table.len()).unwrap_or_default();
+                profile.string_table.push(allowed);
+                is_renamed = true;
+            }
         }
     }
     is_renamed
@@ -276,7 +289,7 @@ mod tests {
 
     #[test]
     fn series_have_the_names_that_pyroscope_gives_them() {
-        let cases: [(&[&str], &str); 9] = [
+        let cases: [(&[&str], &str); 12] = [
             (&["samples", "cpu"], "process_cpu"),
             (&["samples"], "process_cpu"),
             (&["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"], "memory"),
@@ -285,11 +298,20 @@ mod tests {
             (&["goroutine"], "goroutines"),
             (&["samples", "wall"], "wall"),
             (&["exceptions"], "exceptions"),
+            // As the SDK for .NET names them.
+            (&["alloc-samples", "alloc-size"], "memory"),
+            (&["lock-count", "lock-time"], "lock_time"),
+            (&["4x y"], "_4x_y"),
             (&[], ""),
         ];
         for (types, expected) in cases {
-            assert_eq!(body(&[]).series_name(&profile(types)), expected, "{types:?}");
+            let mut profile = profile(types);
+            rename_types(&mut profile);
+            assert_eq!(body(&[]).series_name(&profile), expected, "{types:?}");
         }
+        let shown = body(&[("wall", "a wall's"), ("samples", "off CPU")]);
+        assert_eq!(shown.series_name(&profile(&["wall"])), "wall");
+        assert_eq!(shown.series_name(&profile(&["samples"])), "off_CPU");
         let blocked = body(&[("contentions", "block_count"), ("delay", "block_duration")]);
         assert_eq!(blocked.series_name(&profile(&["contentions", "delay"])), "block");
         let lost = Profile { string_table: Vec::new(), ..profile(&["samples"]) };
@@ -338,11 +360,15 @@ mod tests {
     }
 
     #[test]
-    fn sample_types_get_names_that_selectors_can_have() {
+    fn types_and_units_get_names_that_selectors_can_have() {
         let mut profile = profile(&["inuse-space", "cpu"]);
+        profile.string_table.push("bytes/s".to_owned());
+        let period_type = ValueType { r#type: 1, unit: 3 };
+        (profile.sample_type[1].unit, profile.period_type) = (3, Some(period_type));
         assert!(rename_types(&mut profile));
-        let names: Vec<&str> = profile.sample_type.iter().map(|of| text(&profile, of.r#type)).collect();
-        assert_eq!(names, ["inuse_space", "cpu"]);
+        let types = profile.sample_type.iter().chain(&profile.period_type);
+        let names: Vec<_> = types.map(|of| (text(&profile, of.r#type), text(&profile, of.unit))).collect();
+        assert_eq!(names, [("inuse_space", ""), ("cpu", "bytes_s"), ("inuse_space", "bytes_s")]);
         assert!(!rename_types(&mut profile));
     }
 }

@@ -1,6 +1,7 @@
 //! Pushes of Pyroscope's SDKs for single languages: what they push is stored as they took it.
 
 use super::*;
+use crate::export::http_client::Credentials;
 
 const FORM: &str = "multipart/form-data; boundary=x7";
 /// As pyroscope-go asks, of an application `shop` with the tag `region`.
@@ -71,6 +72,50 @@ async fn locks_are_a_series_by_what_an_sdk_says_of_their_sample_types() {
 }
 
 #[tokio::test]
+async fn types_that_selectors_cannot_have_are_stored_by_names_that_they_can() {
+    let batch = batch_of(EventType::Lock);
+    let mut locks = for_push(&batch, &batch.series[0]);
+    for name in &mut locks.string_table {
+        *name = name.replace("contentions", "lock-count").replace("delay", "lock-time");
+    }
+    let (_dir, collector, address) = start(DecodeLimits::default()).await;
+    let body = form(&[("profile", &locks.encode_to_vec())]);
+    let (status, text) = posted(address, &format!("/ingest?{QUERY}"), FORM, body).await;
+    assert_eq!(status, 200, "{text}");
+    let stored = collector.store().profiles(TimeRange::ALL, &[Matcher::equal("__name__", "lock_time")]);
+    let [stored] = &stored[..] else { panic!("{stored:?}") };
+    let stored = decode(&collector.store().read(stored).unwrap(), DecodeLimits::default()).unwrap();
+    assert_eq!(types(&stored), [("lock_count", "count"), ("lock_time", "nanoseconds")]);
+    assert_eq!(samples(&stored), samples(&locks));
+}
+
+#[tokio::test]
+async fn the_token_of_a_collector_is_the_password_of_an_sdk() {
+    const TOKEN: &str = "correct-horse-battery";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), TOKEN).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(dir.path(), StoreOptions::default()).unwrap());
+    let collector = Arc::new(CollectorService::new(Arc::clone(&store)));
+    let token = Arc::new(AccessToken::read(file.path()).unwrap());
+    let address = serve_routes(require_token(routes(collector), token)).await;
+    let url = format!("http://{address}/ingest?{QUERY}");
+    let body = form(&[("profile", &packed(EventType::Cpu))]);
+    for (user, status, profiles) in [(None, 401, 0), (Some("me:wrong"), 401, 0), (Some("me"), 200, 1)] {
+        let credentials = tempfile::NamedTempFile::new().unwrap();
+        let mut options = HttpOptions::new(format!("http://{address}"));
+        if let Some(user) = user {
+            std::fs::write(credentials.path(), format!("{user}:{TOKEN}")).unwrap();
+            options.credentials = Some(Credentials::Basic(credentials.path().to_owned()));
+        }
+        let client = HttpClient::new(options).unwrap();
+        let answer = client.post(&url, FORM, &HeaderMap::new(), body.clone().into()).await.unwrap();
+        assert_eq!(answer.status.as_u16(), status, "{user:?}");
+        assert_eq!(store.profiles(TimeRange::ALL, &[]).len(), profiles, "{user:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_push_of_an_sdk_without_a_profile_is_fine_and_stores_nothing() {
     let (_dir, collector, address) = start(DecodeLimits::default()).await;
     let (status, text) = posted(address, &format!("/ingest?{QUERY}"), FORM, form(&[("profile", b"")])).await;
@@ -92,6 +137,7 @@ async fn what_is_no_push_of_an_sdk_is_refused_with_what_is_wrong_and_nothing_is_
         (QUERY, FORM, whole[..whole.len() / 2].to_vec(), 400, "ends before its last boundary"),
         (QUERY, FORM, form(&[("prof", &cpu)]), 400, "without a part profile"),
         (QUERY, FORM, form(&[("profile", &cpu), ("sample_type_config", b"{")]), 400, "sample_type_config"),
+        (QUERY, FORM, form(&[("profile", &cpu), ("prev_profile", &cpu)]), 400, "a newer SDK pushes none"),
         (QUERY, FORM, form(&[("profile", &[0xff; 40])]), 400, "parsing pprof"),
         (QUERY, FORM, form(&[("profile", &cpu[..cpu.len() / 2])]), 400, ""),
         (QUERY, FORM, vec![0; MAX_OTHER_MESSAGE_BYTES + 1], 413, "length limit exceeded"),
