@@ -302,7 +302,9 @@ impl CensusErrors {
             let squares = sums.squared - 2.0 * share * sums.crossed + share * share * group.squared;
             // Their share is nearer to them than that of all buffers.
             let corrected = squares.max(0.0) * buffers / (buffers - 1.0).max(1.0);
-            corrected + (share - share_of_all) * (share - share_of_all) * group.chosen_squared
+            // Where all buffers are chosen it can be below zero: the bytes of some are known later.
+            let of_group = group.chosen_squared.max(0.0);
+            corrected + (share - share_of_all) * (share - share_of_all) * of_group
         };
         (is_counted && self.buffers() > 1).then(|| sum(&variance))
     }

@@ -197,6 +197,27 @@ fn where_every_buffer_is_counted_the_error_is_nothing() {
     }
 }
 
+#[test]
+fn where_the_bytes_of_some_buffers_come_later_the_error_is_not_below_nothing() {
+    let ([small, large], mut strata) = (["Small", "Large"].map(class), StratumTable::default());
+    let mut census = WindowCensus::default();
+    let tlab = TlabRecord { used: 3200, interval: 1, ..TlabRecord::default() };
+    for (group, class) in [(BufferGroup::SmallObjects, &small), (BufferGroup::LargeObject, &large)] {
+        for _ in 0..2 {
+            let found = TlabObjects { counts: vec![objects(class, 100, 3200)], first: None };
+            census.add_chosen(&tlab, group);
+            census.add(&tlab, (group, 1.0), &found, &mut strata);
+        }
+    }
+    // Each buffer is counted, and those of three are among the bytes of all by now.
+    census.add_given_up(3 * 3200);
+    let sums = census.take();
+    for class in [&small, &large] {
+        let stratum = stratum_of(&mut strata, class, 32);
+        assert_eq!(sums.errors.variance(strata.class_of(stratum)), Some(0.0), "{}", class.name);
+    }
+}
+
 const LARGE_TLAB: u64 = 3 << 20;
 
 /// A window of a program with large buffers, as with Parallel: in one of 23 is an array that takes
