@@ -139,6 +139,11 @@ impl WindowCensus {
         of_group.chosen_squared.add(weight, bytes * bytes);
     }
 
+    /// Returns true if a buffer of the group was counted in the period of time that is under way.
+    pub(in crate::pipeline::allocation) fn has_census(&self, group: BufferGroup) -> bool {
+        self.period.groups[group as usize].buffers > 0
+    }
+
     /// Takes in a census of such a buffer, which the second phase has chosen with this probability.
     pub(in crate::pipeline::allocation) fn add(
         &mut self,
