@@ -171,7 +171,7 @@ impl AllocatingJvm {
         let group = heap.group(tlab)?;
         self.census.add_chosen(tlab, group);
         let first = probability(tlab.uncounted(), tlab.interval);
-        let second = self.second_phase.probability(group, first);
+        let second = self.second_phase.probability(group, first, self.census.has_census(group));
         if rand::random::<f64>() >= second {
             return Ok(ChosenBuffer::Screened);
         }

@@ -278,7 +278,7 @@ mod tests {
                     }
                     let is_large = random.number().is_multiple_of(23);
                     let group = if is_large { BufferGroup::LargeObject } else { BufferGroup::SmallObjects };
-                    let second = second_phase.probability(group, probability(TLAB, interval));
+                    let second = second_phase.probability(group, probability(TLAB, interval), true);
                     let is_counted = f64::from(random.number()) / 4_294_967_296.0 < second;
                     let census = 500 + u64::from(random.number() >> 22);
                     let took = Duration::from_micros(35 + if is_counted { census } else { 0 });

@@ -32,15 +32,19 @@ impl Default for SecondPhase {
 
 impl SecondPhase {
     /// Returns the probability that a buffer of this group is counted, which was chosen with the
-    /// probability `first`. It depends on earlier buffers, and of this one on the group alone.
+    /// probability `first`. It depends on earlier buffers, and of this one on its group and `first`
+    /// alone. `has_census`: one of the group was counted in this period of time.
     ///
     /// The more buffers have a large object, the more of the others are counted, so that these stay
-    /// a part of the censuses; and nearly all where there is time for most buffers.
-    pub(super) fn probability(&mut self, group: BufferGroup, first: f64) -> f64 {
+    /// a part of the censuses; and nearly all where there is time for most buffers. The first one
+    /// of a period is counted for certain: of a JVM with few buffers those with a large object
+    /// would else be all that is known of some windows, and of the others nothing.
+    pub(super) fn probability(&mut self, group: BufferGroup, first: f64, has_census: bool) -> f64 {
+        let part = || LEAST_PART.max(self.large_share()).max(2.0 * first - 1.0);
         let (is_large, probability) = match group {
             BufferGroup::Unscreened => return 1.0,
             BufferGroup::LargeObject => (1.0, 1.0),
-            BufferGroup::SmallObjects => (0.0, LEAST_PART.max(self.large_share()).max(2.0 * first - 1.0)),
+            BufferGroup::SmallObjects => (0.0, if has_census { part() } else { 1.0 }),
         };
         self.screened = self.screened * KEPT + 1.0;
         self.large = self.large * KEPT + is_large;
@@ -56,16 +60,20 @@ impl SecondPhase {
 mod tests {
     use super::*;
 
-    /// Returns the probability that one of the group is counted after buffers of which one in
-    /// `every` has a large object.
-    fn probability_after(buffers: u32, every: u32, group: BufferGroup, first: f64) -> f64 {
+    /// Returns the state after buffers of which one in `every` has a large object.
+    fn after_buffers(buffers: u32, every: u32, first: f64) -> SecondPhase {
         let mut second = SecondPhase::default();
         for index in 1..=buffers {
             let is_large = index.is_multiple_of(every);
             let group = if is_large { BufferGroup::LargeObject } else { BufferGroup::SmallObjects };
-            second.probability(group, first);
+            second.probability(group, first, true);
         }
-        second.probability(group, first)
+        second
+    }
+
+    /// Returns the probability that one of the group is counted then, not as the first of a period.
+    fn probability_after(buffers: u32, every: u32, group: BufferGroup, first: f64) -> f64 {
+        after_buffers(buffers, every, first).probability(group, first, true)
     }
 
     #[test]
@@ -85,6 +93,13 @@ mod tests {
         assert_eq!(after(1000, 25), LEAST_PART);
         assert!((0.45..0.55).contains(&after(1000, 2)), "{}", after(1000, 2));
         assert!(after(1000, 1) > 0.999);
+    }
+
+    #[test]
+    fn the_first_buffer_of_a_period_is_counted_whatever_group_it_is_of() {
+        for group in [BufferGroup::LargeObject, BufferGroup::SmallObjects, BufferGroup::Unscreened] {
+            assert_eq!(after_buffers(1000, 25, 0.01).probability(group, 0.01, false), 1.0);
+        }
     }
 
     #[test]

@@ -262,7 +262,7 @@ impl OffCpuProfiler {
         let (count, value) = (weighed.count(), weighed.value(part));
         let weight = SampleWeight { stratum: 0, events: 1, count, value };
         let span = TimeSpan::of_wait(record, reported_ns);
-        let began_ns = self.ongoing_waits.began_ns(tid, span.from_ns);
+        let began_ns = self.ongoing_waits.began_ns(tid, record, span.from_ns);
         let (blocker, holder) = self.blockers.name(key, record, span, began_ns, monotonic_ns());
         let is_contention = blocker.kind == BlockerKind::Entered as u64 && !own.is_runnable();
         let holder = holder.filter(|_| self.options.locks && is_contention);

@@ -26,9 +26,9 @@ const RSP: usize = 19;
 /// Shorter waits are reported when they end: the kernel program searches for a part only from here
 /// on.
 const LEAST_NS: u64 = 100_000_000;
-/// Difference between the begin of what is left of a wait, as far as its sample's time says it, and
-/// the end of the part before it, at most.
-const PARTS_DISTANCE_NS: u64 = 10_000_000;
+/// Time by which the rest of a wait seems to begin before the end of the part before it, at most:
+/// switches have another clock.
+const CLOCK_DIFFERENCE_NS: u64 = 10_000_000;
 
 /// The time when switches were seen first, by two clocks: the second is that of threads' starts.
 #[derive(Clone, Copy, Debug)]
@@ -164,10 +164,15 @@ impl OngoingWaits {
 
     /// Returns when a wait of a thread began of which a record says `from_ns`: earlier if that is
     /// the rest of one that was reported in part. The owner of its monitor is that of the begin.
-    pub(super) fn began_ns(&self, tid: u32, from_ns: u64) -> u64 {
-        let mut parts = [&self.reported, &self.ended].into_iter().filter_map(|parts| parts.get(&tid));
-        let before = parts.find(|part| part.until_ns.abs_diff(from_ns) <= PARTS_DISTANCE_NS);
-        before.map_or(from_ns, |part| part.since_ns.min(from_ns))
+    pub(super) fn began_ns(&self, tid: u32, record: &WaitRecord, from_ns: u64) -> u64 {
+        if record.is_first_part() {
+            return from_ns;
+        }
+        let parts = [&self.reported, &self.ended].into_iter().filter_map(|parts| parts.get(&tid));
+        // What `from_ns` is computed from, the time of the sample, may be any time after the wait.
+        let before = parts.filter(|part| part.until_ns <= from_ns.saturating_add(CLOCK_DIFFERENCE_NS));
+        let last = before.max_by_key(|part| part.until_ns);
+        last.map_or(from_ns, |part| part.since_ns.min(from_ns))
     }
 
     /// Returns how many parts of waits could not be reported.
@@ -265,11 +270,19 @@ mod tests {
     fn the_rest_of_a_wait_has_begun_with_its_first_part() {
         const SECOND: u64 = 1_000_000_000;
         let mut waits = OngoingWaits::default();
+        let [first, later] = [0, LATER_PART].map(|state| WaitRecord { state, ..WaitRecord::default() });
         waits.reported.insert(7, ReportedPart { since_ns: SECOND, until_ns: 10 * SECOND });
-        assert_eq!(waits.began_ns(7, 10 * SECOND + 3000), SECOND, "what is left of it");
-        assert_eq!(waits.began_ns(7, 11 * SECOND), 11 * SECOND, "another wait");
-        assert_eq!(waits.began_ns(7, 5 * SECOND), 5 * SECOND, "the part itself");
-        assert_eq!(waits.began_ns(8, 10 * SECOND), 10 * SECOND, "another thread's");
+        assert_eq!(waits.began_ns(7, &later, 10 * SECOND + 3000), SECOND, "what is left of it");
+        assert_eq!(waits.began_ns(7, &later, 10 * SECOND - 3000), SECOND, "by another clock");
+        assert_eq!(waits.began_ns(7, &later, 11 * SECOND), SECOND, "its sample was taken late");
+        assert_eq!(waits.began_ns(7, &first, 10 * SECOND + 3000), 10 * SECOND + 3000, "another wait");
+        assert_eq!(waits.began_ns(7, &later, 5 * SECOND), 5 * SECOND, "the part itself");
+        assert_eq!(waits.began_ns(8, &later, 10 * SECOND), 10 * SECOND, "another thread's");
+        // It has ended, its end is on its way, and another one was reported in part.
+        waits.ended.extend(waits.reported.drain());
+        waits.reported.insert(7, ReportedPart { since_ns: 13 * SECOND, until_ns: 20 * SECOND });
+        assert_eq!(waits.began_ns(7, &later, 10 * SECOND + 3000), SECOND, "of the earlier one");
+        assert_eq!(waits.began_ns(7, &later, 20 * SECOND + 3000), 13 * SECOND, "of the later one");
     }
 
     #[test]

@@ -104,7 +104,10 @@ pub(super) struct Windows<K> {
     over_limit: u64,
     /// Samples whose stacks exceeded the budget, in dropped aggregators.
     over_capacity: u64,
+    /// When the window of CPU time began, and that of all other events: later, if the frequency was
+    /// changed before.
     began: Clocks,
+    others_began: Clocks,
     /// The clocks when they were read last.
     last_read: Clocks,
     /// Key of the window with the previous period, until its last profile has been taken, and the
@@ -130,6 +133,7 @@ impl<K: LabelKeyOfProcess> Windows<K> {
             over_limit: 0,
             over_capacity: 0,
             began: now,
+            others_began: now,
             last_read: now,
             previous_period: None,
             sampling_ended: None,
@@ -141,7 +145,7 @@ impl<K: LabelKeyOfProcess> Windows<K> {
     /// Begins the first window.
     pub(super) fn begin(&mut self) {
         self.began = Clocks::now();
-        self.last_read = self.began;
+        (self.others_began, self.last_read) = (self.began, self.began);
     }
 
     /// Returns the aggregator of an event's samples with this period.
@@ -175,7 +179,7 @@ impl<K: LabelKeyOfProcess> Windows<K> {
         self.keeps_times = are_kept;
     }
 
-    /// Returns when the window began, in ns of `CLOCK_MONOTONIC`.
+    /// Returns when the window of CPU time began, in ns of `CLOCK_MONOTONIC`.
     pub(super) fn began_ns(&self) -> u64 {
         u64::try_from(self.began.monotonic.as_nanos()).unwrap_or(u64::MAX)
     }
@@ -276,20 +280,27 @@ impl<K: LabelKeyOfProcess> Windows<K> {
         let sampled_until = self.sampling_ended.unwrap_or(now);
         let (cpu, end) = self.previous_period.take().unwrap_or((self.cpu, sampled_until));
         let stays = |key| key == self.cpu && key != cpu;
-        // Computed back from the clock as it is set now.
-        let start =
-            now.wall.checked_sub(now.boot.saturating_sub(self.began.boot)).unwrap_or(SystemTime::UNIX_EPOCH);
-        let [duration, duration_of_others] =
-            [end, sampled_until].map(|end| end.monotonic.saturating_sub(self.began.monotonic));
-        self.began = end;
-        let mut start_of_cpu = start;
+        // Begins are computed back from the clock as it is set now.
+        let span = |began: Clocks, end: Clocks| {
+            let start = now.wall.checked_sub(now.boot.saturating_sub(began.boot));
+            let duration = end.monotonic.saturating_sub(began.monotonic);
+            (start.unwrap_or(SystemTime::UNIX_EPOCH), duration)
+        };
+        let (start, duration) = span(self.began, end);
+        // Other events have no period that ends: all so far are in their profiles.
+        let of_others = span(self.others_began, sampled_until);
+        (self.began, self.others_began) = (end, sampled_until);
+        let mut start_apart = start;
         // A backend may count profiles of one series and one time once, and the period is no label.
         let mut window = |key: ProfileKey| {
-            let is_apart = key.event == EventType::Cpu && key != cpu;
-            start_of_cpu += if is_apart { APART } else { Duration::ZERO };
-            let start = if is_apart { start_of_cpu } else { start };
-            // Other events have no period that ends: all so far are in their profiles.
-            let duration = if key.event == EventType::Cpu { duration } else { duration_of_others };
+            let (start, duration) = match key.event {
+                EventType::Cpu if key == cpu => (start, duration),
+                EventType::Cpu => {
+                    start_apart += APART;
+                    (start_apart, duration)
+                }
+                _ => of_others,
+            };
             Window { event: key.event, start, duration, period: key.period }
         };
         let (mut batch, mut other_batches) = (window(cpu).batch(Vec::new()), Vec::new());

@@ -16,7 +16,7 @@ fn at(monotonic: u64, boot: u64, wall: u64) -> Clocks {
 }
 
 fn windows(began: Clocks) -> Windows<u32> {
-    Windows { began, last_read: began, ..Windows::new(HZ_100, None, MAX_STACK_BYTES) }
+    Windows { began, others_began: began, last_read: began, ..Windows::new(HZ_100, None, MAX_STACK_BYTES) }
 }
 
 fn flush(windows: &mut Windows<u32>, now: Clocks) -> WindowProfiles {
@@ -115,10 +115,19 @@ fn profiles_of_other_events_last_until_the_flush_that_a_changed_period_waits_for
     let mut windows = windows(at(10, 10, 1000));
     windows.change_period(HZ_50);
     windows.previous_period = Some((of_cpu(HZ_100), at(20, 20, 1010)));
-    windows.aggregator(EventType::Pause, 1).add(&labels("known"), 1, stack(), 7);
+    let pause = |windows: &mut Windows<u32>| {
+        windows.aggregator(EventType::Pause, 1).add(&labels("known"), 1, stack(), 7);
+    };
+    let of_others = |flushed: &WindowProfiles| flushed.other_batches.iter().map(facts).collect::<Vec<_>>();
+    pause(&mut windows);
     let flushed = flush(&mut windows, at(21, 21, 1011));
     assert_eq!(facts(&flushed.batch), (1000, 10, HZ_100, 0));
-    assert_eq!(flushed.other_batches.iter().map(facts).collect::<Vec<_>>(), [(1000, 11, 1, 1)]);
+    assert_eq!(of_others(&flushed), [(1000, 11, 1, 1)]);
+    // The next ones begin where these have ended.
+    pause(&mut windows);
+    let flushed = flush(&mut windows, at(30, 30, 1020));
+    assert_eq!(facts(&flushed.batch), (1010, 10, HZ_50, 0));
+    assert_eq!(of_others(&flushed), [(1011, 9, 1, 1)]);
 }
 
 #[test]

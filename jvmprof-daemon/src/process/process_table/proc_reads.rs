@@ -7,7 +7,7 @@ use jvmprof_common::unwind_tables::NS_PER_TICK;
 
 use super::{Process, ProcessTableCounts};
 use crate::process::executable_mappings::{MappedCode, Mappings};
-use crate::process::procfs::{self, ProcessInfo};
+use crate::process::procfs::{self, ProcessInfo, ProcfsError};
 
 /// Shortest interval of reading a process's mappings again for an unknown address, in ns.
 const MAPS_INTERVAL_NS: u64 = 1_000_000_000;
@@ -21,14 +21,20 @@ impl Process {
     /// Returns true if its information is to be read: it never was, or may be of another program,
     /// or was read in the middle of an exec, which is over some samples later.
     pub(super) fn takes_info(&mut self) -> bool {
-        let is_in_exec = self.info.as_ref().is_some_and(|info| info.is_in_exec);
-        let reads_again = is_in_exec && self.reads_in_exec < MAX_READS_IN_EXEC;
+        let reads_again = self.was_read_in_exec() && self.reads_in_exec < MAX_READS_IN_EXEC;
         self.reads_in_exec += u8::from(reads_again);
         std::mem::take(&mut self.needs_info) || reads_again
     }
 
+    fn was_read_in_exec(&self) -> bool {
+        self.info.as_ref().is_some_and(|info| info.is_in_exec)
+    }
+
     pub(super) fn read_info(&mut self, counts: &mut ProcessTableCounts) {
+        let was_read_in_exec = self.was_read_in_exec();
         match procfs::process_info(self.pid) {
+            // It has ended since: what was read in its exec says more than what is left of it.
+            Ok(info) if was_read_in_exec && info.executable.is_none() => {}
             // `/proc` rounds down to ticks. Another start time is another process with this pid.
             Ok(info) if self.start_ns.is_none_or(|ns| ns / NS_PER_TICK == info.start_ticks) => {
                 let parent = self.inherited_info.take();
@@ -43,6 +49,8 @@ impl Process {
                     }
                 };
             }
+            // Its first sample has found it.
+            Ok(_) | Err(ProcfsError::Gone(_)) if was_read_in_exec => {}
             Ok(_) => counts.unreadable += 1,
             Err(error) => {
                 counts.unreadable += 1;
@@ -133,7 +141,8 @@ fn with_program_of(info: ProcessInfo, other: &ProcessInfo) -> ProcessInfo {
         executable: other.executable.clone(),
         cmdline: other.cmdline.clone(),
         service: other.service.clone(),
-        is_in_exec: other.is_in_exec,
+        // Another read brings the child's own program, and not the rest of its parent's.
+        is_in_exec: false,
         ..info
     }
 }

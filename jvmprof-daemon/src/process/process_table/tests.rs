@@ -43,13 +43,18 @@ fn a_child_begins_with_its_parents_code() {
     assert!(child.mappings.find(Avma(0x9000)).is_none());
 }
 
+/// Waits until a child has ended, and leaves it there without a program.
+fn until_it_ends(pid: u32) {
+    let id = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(pid.cast_signed()));
+    let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
+    nix::sys::wait::waitid(id, flags).expect("it ends");
+}
+
 /// The process has no memory any more, but `/proc/PID/maps` can still be read.
 #[test]
 fn a_process_that_waits_for_its_parent_keeps_its_mappings() {
     let mut child = std::process::Command::new("true").spawn().expect("a child");
-    let id = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(child.id().cast_signed()));
-    let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
-    nix::sys::wait::waitid(id, flags).expect("it ends");
+    until_it_ends(child.id());
     let mut table = ProcessTable::default();
     table.exec(child.id(), "true", 0);
     table.insert_mapping(child.id(), 10, code(0x1000, "/bin/true"));
@@ -228,24 +233,67 @@ fn a_child_that_was_sampled_before_its_exec_is_its_parents_program() {
     shell.wait().expect("it has ended");
 }
 
+/// Makes what is known of a process what is read of it in the middle of an exec.
+fn cut_off(table: &mut ProcessTable, pid: u32) {
+    let process = table.by_pid.get_mut(&pid).expect("it is known");
+    let info = process.info.as_mut().expect("it was read");
+    *info = Arc::new(ProcessInfo { is_in_exec: true, cmdline: String::new(), ..(**info).clone() });
+}
+
 #[test]
 fn a_program_that_was_read_in_the_middle_of_its_exec_is_read_again_a_limited_number_of_times() {
     let own = std::process::id();
     let mut table = ProcessTable::default();
     let whole = table.process_of_sample(own, start_ns(own), "test", 10, none);
     let (key, whole) = (whole.key, whole.info().expect("it is readable").cmdline.clone());
-    let cut_off = |table: &mut ProcessTable| {
-        let process = table.by_pid.get_mut(&own).expect("it is known");
-        let info = process.info.as_mut().expect("it was read");
-        *info = Arc::new(ProcessInfo { is_in_exec: true, cmdline: String::new(), ..(**info).clone() });
-    };
     for reads in 0..12 {
-        cut_off(&mut table);
+        cut_off(&mut table, own);
         let process = table.process_of_sample(own, start_ns(own), "test", 20, none);
         assert_eq!(process.key, key, "it is the same program");
         let read = &process.info().expect("it was read").cmdline;
         assert_eq!(*read, if reads < 8 { whole.clone() } else { String::new() }, "read {reads}");
     }
+}
+
+#[test]
+fn what_was_read_in_the_middle_of_an_exec_stays_where_the_process_has_ended_since() {
+    let mut shell = shell_before_exec();
+    let (pid, start_ns) = (shell.id(), start_ns(shell.id()));
+    let mut table = ProcessTable::default();
+    let process = table.process_of_sample(pid, start_ns, "sh", 10, none);
+    let (key, executable) = (process.key, process.executable());
+    assert!(process.info().is_some_and(|info| info.executable.is_some()));
+    let is_known = |table: &mut ProcessTable, time_ns: u64| {
+        cut_off(table, pid);
+        let process = table.process_of_sample(pid, start_ns, "sh", time_ns, none);
+        assert_eq!(process.key, key);
+        process.info().and_then(|info| info.executable.clone()) == executable
+    };
+    shell.kill().expect("it is ours");
+    until_it_ends(pid);
+    assert!(is_known(&mut table, 20));
+    shell.wait().expect("it has ended");
+    assert!(is_known(&mut table, 30));
+    assert_eq!(table.counts().unreadable, 0, "its first sample found it");
+}
+
+#[test]
+fn a_child_with_its_parents_program_is_not_read_again_where_that_was_in_the_middle_of_an_exec() {
+    let mut shell = shell_before_exec();
+    let (pid, own) = (shell.id(), std::process::id());
+    let mut table = ProcessTable::default();
+    table.insert_running(own, &procfs::process_info(own).expect("it is us"), 10);
+    cut_off(&mut table, own);
+    table.fork(pid, own);
+    begin_sleep(&mut shell);
+    let programs = [20, 30].map(|time_ns| {
+        let child = table.process_of_sample(pid, start_ns(pid), "tests", time_ns, none);
+        (child.key, child.executable())
+    });
+    assert_eq!(programs[0], programs[1], "its exec is still to come");
+    assert_eq!(programs[0].1, std::env::current_exe().ok());
+    shell.kill().expect("it is ours");
+    shell.wait().expect("it has ended");
 }
 
 #[test]

@@ -139,6 +139,11 @@ impl WindowCensus {
         of_group.chosen_squared.add(weight, bytes * bytes);
     }
 
+    /// Returns true if a buffer of the group was counted in the period of time that is under way.
+    pub(in crate::pipeline::allocation) fn has_census(&self, group: BufferGroup) -> bool {
+        self.period.groups[group as usize].buffers > 0
+    }
+
     /// Takes in a census of such a buffer, which the second phase has chosen with this probability.
     pub(in crate::pipeline::allocation) fn add(
         &mut self,
@@ -302,7 +307,9 @@ impl CensusErrors {
             let squares = sums.squared - 2.0 * share * sums.crossed + share * share * group.squared;
             // Their share is nearer to them than that of all buffers.
             let corrected = squares.max(0.0) * buffers / (buffers - 1.0).max(1.0);
-            corrected + (share - share_of_all) * (share - share_of_all) * group.chosen_squared
+            // Where all buffers are chosen it can be below zero: the bytes of some are known later.
+            let of_group = group.chosen_squared.max(0.0);
+            corrected + (share - share_of_all) * (share - share_of_all) * of_group
         };
         (is_counted && self.buffers() > 1).then(|| sum(&variance))
     }

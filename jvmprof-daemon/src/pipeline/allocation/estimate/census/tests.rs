@@ -197,24 +197,46 @@ fn where_every_buffer_is_counted_the_error_is_nothing() {
     }
 }
 
+#[test]
+fn where_the_bytes_of_some_buffers_come_later_the_error_is_not_below_nothing() {
+    let ([small, large], mut strata) = (["Small", "Large"].map(class), StratumTable::default());
+    let mut census = WindowCensus::default();
+    let tlab = TlabRecord { used: 3200, interval: 1, ..TlabRecord::default() };
+    for (group, class) in [(BufferGroup::SmallObjects, &small), (BufferGroup::LargeObject, &large)] {
+        for _ in 0..2 {
+            let found = TlabObjects { counts: vec![objects(class, 100, 3200)], first: None };
+            census.add_chosen(&tlab, group);
+            census.add(&tlab, (group, 1.0), &found, &mut strata);
+        }
+    }
+    // Each buffer is counted, and those of three are among the bytes of all by now.
+    census.add_given_up(3 * 3200);
+    let sums = census.take();
+    for class in [&small, &large] {
+        let stratum = stratum_of(&mut strata, class, 32);
+        assert_eq!(sums.errors.variance(strata.class_of(stratum)), Some(0.0), "{}", class.name);
+    }
+}
+
 const LARGE_TLAB: u64 = 3 << 20;
 
 /// A window of a program with large buffers, as with Parallel: in one of 23 is an array that takes
-/// an eighth of it to seven eighths. Of the rest 40 to 60 % are of the first class. With a second
-/// phase more buffers are chosen. Returns the microseconds that screening and censuses take, too.
+/// an eighth of it to seven eighths. Of the rest 40 to 60 % are of the first class. `buffers` are
+/// given up in each turn, and chosen with the mean distance `interval`. Returns the microseconds
+/// that screening and censuses take, too.
 fn simulate_large(
     classes: &[Arc<JavaClass>; 3],
+    [buffers, interval]: [u64; 2],
     second_phase: &mut Option<SecondPhase>,
     random: &mut Random,
 ) -> ([Estimated; 3], f64) {
-    let interval = if second_phase.is_some() { LARGE_TLAB / 2 * 9 } else { LARGE_TLAB * 39 };
     let first_phase = probability(LARGE_TLAB, interval);
     let tlab = TlabRecord { used: LARGE_TLAB, interval, ..TlabRecord::default() };
     let mut distance = RandomDistance::draw(interval, random.number());
     let (mut strata, mut census) = (StratumTable::default(), WindowCensus::default());
     let (mut truth, mut micros) = ([0; 3], 0.0);
     for _ in 0..20 {
-        for _ in 0..200 {
+        for _ in 0..buffers {
             let has_array = random.number().is_multiple_of(23);
             let array = if has_array { LARGE_TLAB / 8 + part(LARGE_TLAB / 4 * 3, random) } else { 0 };
             let small = LARGE_TLAB - array;
@@ -229,7 +251,7 @@ fn simulate_large(
                 Some(second_phase) => {
                     micros += 35.0;
                     let group = if has_array { BufferGroup::LargeObject } else { BufferGroup::SmallObjects };
-                    (group, second_phase.probability(group, first_phase))
+                    (group, second_phase.probability(group, first_phase, census.has_census(group)))
                 }
             };
             census.add_chosen(&tlab, group);
@@ -238,7 +260,7 @@ fn simulate_large(
                 census.add(&tlab, (group, second), &found(classes, bytes), &mut strata);
             }
         }
-        census.add_given_up(200 * LARGE_TLAB);
+        census.add_given_up(buffers * LARGE_TLAB);
     }
     (estimated(classes, truth, &census.take(), &strata), micros)
 }
@@ -248,10 +270,12 @@ fn in_the_same_time_two_phases_know_large_objects_with_an_eighth_of_the_variance
     const WINDOWS: u32 = 300;
     let classes = ["First", "Second", "double[]"].map(class);
     let mut random = Random(0x1234_5678_9abc_def1);
-    let [(one, one_micros), (two, two_micros)] = [None, Some(SecondPhase::default())].map(|mut second| {
+    // With a second phase more buffers are chosen.
+    let phases = [(None, LARGE_TLAB * 39), (Some(SecondPhase::default()), LARGE_TLAB / 2 * 9)];
+    let [(one, one_micros), (two, two_micros)] = phases.map(|(mut second, interval)| {
         let (mut sums, mut micros) = ([ErrorSums::default(); 3], 0.0);
         for _ in 0..WINDOWS {
-            let (found, took) = simulate_large(&classes, &mut second, &mut random);
+            let (found, took) = simulate_large(&classes, [200, interval], &mut second, &mut random);
             sums.iter_mut().zip(&found).for_each(|(sums, class)| sums.add(class));
             micros += took;
         }
@@ -267,6 +291,27 @@ fn in_the_same_time_two_phases_know_large_objects_with_an_eighth_of_the_variance
         let (ratio, most) = (two.squared / one.squared, if &*class.name == "double[]" { 0.125 } else { 1.4 });
         assert!(ratio < most, "{}: {ratio}", class.name);
     }
+}
+
+/// As of one JVM among many, which share the time for censuses: ten buffers in a window.
+#[test]
+fn a_program_of_which_few_buffers_are_chosen_has_no_more_of_its_large_objects_than_it_allocates() {
+    const WINDOWS: u32 = 3000;
+    let classes = ["First", "Second", "double[]"].map(class);
+    let (mut random, mut second_phase) = (Random(0x0dd_ba11_5eed_cafe), Some(SecondPhase::default()));
+    let (mut truth, mut estimate) = (0.0, 0.0);
+    for _ in 0..WINDOWS {
+        let (found, _) = simulate_large(&classes, [5, 10 * LARGE_TLAB], &mut second_phase, &mut random);
+        let of_all = |bytes: fn(&Estimated) -> f64| found.iter().map(bytes).sum::<f64>();
+        let (allocated, counted) = (of_all(|class| class.truth), of_all(|class| class.estimate));
+        // The strata are scaled to all that was allocated; without a census events are all there is.
+        if counted > 0.0 {
+            truth += found[2].truth;
+            estimate += found[2].estimate * allocated / counted;
+        }
+    }
+    let ratio = estimate / truth;
+    assert!((0.85..1.15).contains(&ratio), "{ratio}");
 }
 
 #[test]
