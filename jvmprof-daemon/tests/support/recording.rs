@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::processes::{INTERVAL, LONGEST_WAIT, children, cpu_time, until_it_ends};
+use super::processes::{INTERVAL, PATIENCE, children, cpu_time, until_it_ends};
 use super::{KilledChild, compile_java_for, jvmprof, scratch, signal};
 
 /// Modules that log how far the recorder has come.
@@ -81,7 +81,7 @@ impl Recording {
                 self.commands = children(self.pid());
             }
             assert!(ended.is_none(), "{what}: the recording has ended, {ended:?}: {}", self.log());
-            assert!(began.elapsed() < LONGEST_WAIT, "not within {LONGEST_WAIT:?}: {what}: {}", self.log());
+            assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {}", self.log());
             std::thread::sleep(INTERVAL);
         }
     }
