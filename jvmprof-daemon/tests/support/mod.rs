@@ -108,6 +108,12 @@ pub(crate) fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> P
     program
 }
 
+/// The folder of what go has compiled, for all tests: in one of its own each would compile Go's
+/// library first.
+pub(crate) fn go_cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache")
+}
+
 /// A program that runs until it is dropped; what it left for profilers in `/tmp` goes with it.
 pub(crate) struct Workload(Child);
 
