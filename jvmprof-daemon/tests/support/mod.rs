@@ -45,6 +45,10 @@ public class Load {
 }
 "#;
 
+/// Options of the JVM of a JDK's tool: it ends before C2 and several threads of a collector are
+/// worth what they cost.
+pub(crate) const SHORT_LIVED_JVM: [&str; 2] = ["-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC"];
+
 /// Compiled by a JDK that has a compiler, for the oldest that is tested.
 pub(crate) fn compile_java(dir: &Path, class: &str, source: &str) -> PathBuf {
     compile_java_for(8, dir, class, source)
@@ -68,7 +72,7 @@ pub(crate) fn compile_java_with(
     let new_enough = jdks().into_iter().filter(|(feature, _)| *feature >= release);
     let javac = new_enough.map(|(_, home)| home.join("bin/javac")).find(|javac| javac.is_file());
     let mut javac = Command::new(javac.expect("one of the JDKs needs a javac"));
-    javac.args(["-nowarn", "--release", &release.to_string(), "-d"]).arg(dir);
+    javac.args(SHORT_LIVED_JVM).args(["-nowarn", "--release", &release.to_string(), "-d"]).arg(dir);
     if !class_path.is_empty() {
         javac.args(["-cp", class_path]);
     }
