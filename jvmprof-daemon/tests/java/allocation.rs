@@ -39,7 +39,9 @@ pub(crate) fn own_jdk(home: &Path, own: PathBuf) -> PathBuf {
     let home = home.canonicalize().expect("it is there");
     let linked = Command::new("cp").arg("-as").arg(&home).arg(&own).status();
     assert!(linked.expect("cp runs").success());
-    for file in ["bin/java", "lib/server/libjvm.so"] {
+    // Where a JDK 8 has them, too.
+    let files = ["bin/java", "jre/bin/java", "lib/server/libjvm.so", "jre/lib/amd64/server/libjvm.so"];
+    for file in files.into_iter().filter(|file| home.join(file).is_file()) {
         fs::remove_file(own.join(file)).expect("the folder is writable");
         fs::copy(home.join(file), own.join(file)).expect("the folder is writable");
     }
