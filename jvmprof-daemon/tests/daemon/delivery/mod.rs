@@ -207,7 +207,8 @@ fn a_second_daemon_on_the_same_spool_is_refused_by_name() {
         &address,
         "--spool-directory",
     ]);
-    let mut first = first.arg(&spool).stderr(Stdio::piped()).env("NO_COLOR", "1").spawn().unwrap();
+    let first = first.arg(&spool).stderr(Stdio::piped()).env("NO_COLOR", "1").spawn();
+    let mut first = KilledChild(first.unwrap());
     let mut lines = BufReader::new(first.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("profiling")), "the first daemon runs");
     // The pipe is read on, lest the daemon waits for it.
