@@ -12,7 +12,7 @@ use super::failures::FailureReader;
 use super::programs::Programs;
 use super::suites::{Count, Tests};
 use crate::paths;
-use crate::run::{command_line, run, stdout_text};
+use crate::run::{self, command_line, run, stdout_text};
 
 /// Those of the library and of this program; the daemon's binary has none.
 const UNIT_TESTS: &[&str] = &["--lib", "--bin", "xtask"];
@@ -212,7 +212,7 @@ fn cargo_line(line: &str) -> Option<Count> {
 }
 
 pub(super) fn cargo(args: &[&str]) -> Command {
-    let mut command = Command::new("cargo");
+    let mut command = run::cargo();
     command.args(args).current_dir(paths::workspace()).stdin(Stdio::null());
     command
 }
