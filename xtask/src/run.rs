@@ -1,5 +1,6 @@
 //! Running other programs. Commands are shown, and errors name the command that failed.
 
+use std::env;
 use std::ffi::OsStr;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -19,6 +20,22 @@ fn quoted(word: &OsStr) -> String {
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
+}
+
+/// Returns a command of cargo with the environment of a shell. What the cargo that has started this
+/// program says of its package makes build scripts that read that run again, such as ring's: all
+/// that is above ring would be built anew after each cargo command that a person types.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new("cargo");
+    for (name, _) in env::vars_os().filter(|(name, _)| is_of_package(name)) {
+        cargo.env_remove(name);
+    }
+    cargo
+}
+
+fn is_of_package(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|begin| name.starts_with(begin))
 }
 
 /// Shows the command, runs it with this process's output, and fails unless it succeeds.
@@ -79,6 +96,15 @@ mod tests {
         let mut command = Command::new("echo");
         command.args(["a b", "it's", "--x=1", ""]);
         assert_eq!(command_line(&command), r"echo 'a b' 'it'\''s' --x=1 ''");
+    }
+
+    #[test]
+    fn cargo_knows_nothing_of_the_package_of_this_program() {
+        let cargo = cargo();
+        let removed = |name: &str| cargo.get_envs().any(|(it, value)| it == name && value.is_none());
+        assert!(env::var_os("CARGO_PKG_NAME").is_none() || removed("CARGO_PKG_NAME"));
+        assert!(is_of_package(OsStr::new("CARGO_MANIFEST_DIR")));
+        assert!(!removed("CARGO_HOME") && !is_of_package(OsStr::new("CARGO_HOME")));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod configuration;
+mod cpu_budget;
 mod debug_file_uploads;
 mod debuginfo_server;
 mod delivery;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::jdks;
+use crate::support::{SHORT_LIVED_JVM, jdks};
 
 /// A method of a class file.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ fn tool(name: &str) -> PathBuf {
 /// Compiles a program for the oldest JDK that is tested.
 pub(crate) fn javac(source: &Path, into: &Path, flags: &[&str]) {
     let mut javac = Command::new(tool("javac"));
-    javac.args(["-encoding", "UTF-8", "--release", "8", "-Xlint:-options"]).args(flags);
+    javac.args(SHORT_LIVED_JVM).args(["-encoding", "UTF-8", "--release", "8", "-Xlint:-options"]).args(flags);
     let compiled = javac.arg("-d").arg(into).arg(source).status().expect("javac runs");
     assert!(compiled.success(), "javac failed");
 }
@@ -46,7 +46,8 @@ pub(crate) fn methods(folder: &Path) -> BTreeMap<String, ClassMethod> {
     let files = fs::read_dir(folder).expect("the folder is readable").map(|entry| entry.unwrap().path());
     for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "class")) {
         let class = file.file_stem().unwrap().to_str().unwrap().to_owned();
-        let output = Command::new(tool("javap")).args(["-p", "-s", "-l", "-c"]).arg(&file).output().unwrap();
+        let mut javap = Command::new(tool("javap"));
+        let output = javap.args(SHORT_LIVED_JVM).args(["-p", "-s", "-l", "-c"]).arg(&file).output().unwrap();
         parse(&class, &String::from_utf8(output.stdout).expect("javap prints UTF-8"), &mut methods);
     }
     assert!(!methods.is_empty(), "no class files in {}", folder.display());

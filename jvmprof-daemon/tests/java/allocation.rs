@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -33,17 +32,20 @@ public class Boxing {
 }
 "#;
 
-/// Who has breakpoints in the JDKs' libjvm files.
-static BREAKPOINTS_IN_JDKS: RwLock<()> = RwLock::new(());
-
-/// Keeps other tests from putting breakpoints into a libjvm in which this one counts them.
-pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
-    BREAKPOINTS_IN_JDKS.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Keeps tests from counting breakpoints while this one puts some there.
-pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
-    BREAKPOINTS_IN_JDKS.read().unwrap_or_else(PoisonError::into_inner)
+/// Makes a JDK whose launcher and libjvm are files of its own, and whose other files are links to
+/// those of `home`. Breakpoints lie in files: a test that counts them does so in a libjvm in which
+/// no recorder of another test has any.
+pub(crate) fn own_jdk(home: &Path, own: PathBuf) -> PathBuf {
+    let home = home.canonicalize().expect("it is there");
+    let linked = Command::new("cp").arg("-as").arg(&home).arg(&own).status();
+    assert!(linked.expect("cp runs").success());
+    // Where a JDK 8 has them, too.
+    let files = ["bin/java", "jre/bin/java", "lib/server/libjvm.so", "jre/lib/amd64/server/libjvm.so"];
+    for file in files.into_iter().filter(|file| home.join(file).is_file()) {
+        fs::remove_file(own.join(file)).expect("the folder is writable");
+        fs::copy(home.join(file), own.join(file)).expect("the folder is writable");
+    }
+    own
 }
 
 /// The row of a class or method in a summary's table.
@@ -53,7 +55,6 @@ pub(crate) fn row<'a>(summary: &'a Value, table: &str, name: &str) -> Option<&'a
 
 #[test]
 fn what_escape_analysis_takes_away_is_not_allocated() {
-    let _beside_others = beside_others();
     let dir = scratch();
     let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let classes = classes.to_str().expect("a path in UTF-8");
@@ -103,7 +104,6 @@ public class Concatenation {
 
 #[test]
 fn a_concatenation_allocates_what_the_compiler_leaves_of_it() {
-    let _beside_others = beside_others();
     let dir = scratch();
     // For JDK 8: since 9, javac leaves it to the JVM how strings are concatenated.
     let classes = compile_recorded(dir.path(), "Concatenation", CONCATENATION);
@@ -168,12 +168,11 @@ public class ShortLived {
 
 #[test]
 fn what_threads_allocate_that_end_soon_is_counted() {
-    // Breakpoints of another recorder would be taken for those of this one.
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_java(dir.path(), "ShortLived", SHORT_LIVED);
     let written = dir.path().join("sum");
     for (feature, home) in jdks() {
+        let home = own_jdk(&home, dir.path().join(format!("jdk{feature}")));
         let started = dir.path().join(format!("started-{feature}"));
         let mut record = jvmprof();
         record.args(["record", "--json", "-e", "alloc", "--"]).arg(home.join("bin/java")).arg("-cp");
@@ -205,7 +204,6 @@ pub(crate) fn record_allocations(args: &[&str]) -> Value {
 
 #[test]
 fn the_class_can_be_a_label() {
-    let _beside_others = beside_others();
     let dir = scratch();
     let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().pop().expect("there is one");
@@ -228,7 +226,6 @@ fn the_class_can_be_a_label() {
 
 #[test]
 fn the_class_can_be_left_out() {
-    let _beside_others = beside_others();
     let dir = scratch();
     let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().pop().expect("there is one");
@@ -279,10 +276,10 @@ pub(crate) fn patched_bytes(pid: u32) -> usize {
 
 #[test]
 fn nothing_is_left_in_the_jvm() {
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_recorded(dir.path(), "Boxing", BOXING);
-    for (_, home) in jdks() {
+    for (feature, home) in jdks() {
+        let home = own_jdk(&home, dir.path().join(format!("jdk{feature}")));
         let jvm = start(&home, &classes);
         wait_until("the JVM maps its library", || is_jvm(jvm.pid()));
         assert_eq!(patched_bytes(jvm.pid()), 0);
@@ -313,10 +310,10 @@ pub(crate) fn start(home: &Path, classes: &Path) -> Workload {
 
 #[test]
 fn jvms_that_are_killed_leave_the_others_as_they_are() {
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_recorded(dir.path(), "Boxing", BOXING);
-    let homes: Vec<PathBuf> = jdks().into_iter().map(|(_, home)| home).collect();
+    let own = |(feature, home): (u32, PathBuf)| own_jdk(&home, dir.path().join(format!("jdk{feature}")));
+    let homes: Vec<PathBuf> = jdks().into_iter().map(own).collect();
     let mut jvms: Vec<Workload> = (0..8).map(|at| start(&homes[at % homes.len()], &classes)).collect();
     let folded = dir.path().join("stacks.folded");
     let output = folded.to_str().expect("a path in UTF-8");
@@ -400,7 +397,6 @@ fn is_chain(stack: &str, is_allocation: bool) -> bool {
 
 #[test]
 fn the_clock_and_uprobes_do_not_mix_their_stacks() {
-    let _beside_others = beside_others();
     let dir = scratch();
     let classes = compile_recorded(dir.path(), "Chains", CHAINS);
     let classes = classes.to_str().expect("a path in UTF-8");

@@ -11,7 +11,9 @@ use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use tempfile::TempDir;
 
-use crate::allocation::{BOXING, BREAKPOINTS, alone, is_jvm, patched_bytes, record_allocations, row, start};
+use crate::allocation::{
+    BOXING, BREAKPOINTS, is_jvm, own_jdk, patched_bytes, record_allocations, row, start,
+};
 use crate::support::processes::{until_it_has_run, wait_until};
 use crate::support::recording::{Gate, Recording, SEES_ALLOCATIONS, SEES_NO_ALLOCATIONS, compile_recorded};
 use crate::support::{Workload, compile, has_file, jdks, jvmprof, scratch, signal};
@@ -195,17 +197,24 @@ fn a_debug_file_from_debuginfod_shows_the_allocations_of_a_stripped_jvm() {
     assert_eq!(summary["losses"]["allocation_unseen_jvms: no symbols"].as_u64().unwrap_or(0), 0);
 }
 
-/// A daemon that follows allocations, and writes into a folder.
+/// A daemon that follows the allocations of a test's programs, and writes into a folder.
 struct Daemon {
     dir: TempDir,
     child: Child,
 }
 
 impl Daemon {
-    fn start(config: &str) -> Self {
+    /// Starts it with these rules, of programs that have this folder among their arguments: into
+    /// JVMs of other tests it puts no breakpoints.
+    fn start(folder: &Path, rules: &str) -> Self {
         let dir = scratch();
         let file = dir.path().join("jvmprof.toml");
-        fs::write(&file, config).expect("the folder is writable");
+        let own = format!(
+            "[[relabel-configs]]\nsource_labels = ['__meta_process_cmdline']\nregex = '.*{}.*'\n\
+             action = 'keep'\n",
+            folder.display()
+        );
+        fs::write(&file, own + rules).expect("the folder is writable");
         let mut command = jvmprof();
         command.args(["daemon", "--alloc-enabled", "--push-interval", "2s", "--config"]).arg(file);
         command.arg("--local-store-directory").arg(dir.path().join("store"));
@@ -261,17 +270,18 @@ fn total(classes: &[(String, i64)]) -> i64 {
 
 #[test]
 fn rules_choose_the_jvms_whose_allocations_are_seen() {
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let mut homes = jdks().into_iter();
     let (wanted, unwanted) = (homes.next().expect("one JDK"), homes.next().expect("two JDKs"));
-    let jvms = [&wanted, &unwanted].map(|(_, home)| start(home, &classes));
-    let mut daemon = Daemon::start(&format!(
+    let jvms = [&wanted, &unwanted]
+        .map(|(feature, home)| start(&own_jdk(home, dir.path().join(format!("jdk{feature}"))), &classes));
+    let rule = format!(
         "[[relabel-configs]]\nsource_labels = ['__name__', '__meta_jvm_version']\nregex = 'memory;{}.*'\n\
          action = 'drop'\n",
         unwanted.0
-    ));
+    );
+    let mut daemon = Daemon::start(dir.path(), &rule);
     wait_until("the one has profiles", || total(&daemon.allocated(jvms[0].pid())) > 0);
     assert_eq!((patched_bytes(jvms[0].pid()), patched_bytes(jvms[1].pid())), (BREAKPOINTS, 0));
     daemon.stop();
@@ -291,13 +301,12 @@ exec "$DIR/jdk/bin/java" "$@"
 
 #[test]
 fn jvms_of_containers_are_seen_whether_they_share_a_libjvm_or_not() {
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let classes = classes.to_str().expect("a path in UTF-8");
     let mut containers = Vec::new();
-    for (_, home) in jdks() {
-        let home = home.canonicalize().expect("it is there");
+    for (feature, home) in jdks() {
+        let home = own_jdk(&home, dir.path().join(format!("jdk{feature}")));
         // Two of one layer, and one that has written a libjvm of its own.
         for copied in ["", "", "yes"] {
             let folder = dir.path().join(format!("container{}", containers.len()));
@@ -323,7 +332,7 @@ fn jvms_of_containers_are_seen_whether_they_share_a_libjvm_or_not() {
     };
     wait_until("all are JVMs", || containers.iter().all(|it| jvm_of(it).is_some()));
     let mut pids: Vec<u32> = containers.iter().filter_map(jvm_of).collect();
-    let mut daemon = Daemon::start("");
+    let mut daemon = Daemon::start(dir.path(), "");
     wait_until("all have profiles", || pids.iter().all(|pid| total(&daemon.allocated(*pid)) > 0));
     // Every third one ends: the others go on.
     for index in [3, 0] {
@@ -399,7 +408,6 @@ fn lying_jdk(home: &Path, into: &Path) -> PathBuf {
 #[test]
 fn a_libjvm_that_lies_harms_its_own_profile_alone() {
     const ARRAYS: i64 = 1_500_000;
-    let _alone = alone();
     let dir = scratch();
     let classes = compile_recorded(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().into_iter().next().expect("there is one");
@@ -411,13 +419,13 @@ fn a_libjvm_that_lies_harms_its_own_profile_alone() {
     let classes_path = classes.to_str().expect("UTF-8");
     let arguments = [&arguments[..], &[classes_path, "Boxing", "1", "-1"]].concat();
     let lying = Workload::start(Path::new("/usr/bin/env"), &arguments);
-    let mut daemon = Daemon::start("");
+    let mut daemon = Daemon::start(dir.path(), "");
     wait_until("it is a JVM", || {
         fs::read_to_string(format!("/proc/{}/maps", lying.pid())).is_ok_and(|maps| maps.contains("libjvm.so"))
     });
     wait_until("it believes where functions are", || patched_bytes(lying.pid()) == BREAKPOINTS);
     let arrays = ARRAYS.to_string();
-    let java = home.join("bin/java");
+    let java = own_jdk(&home, dir.path().join("honest")).join("bin/java");
     let gate = Gate::new();
     let [begin, done] = gate.args();
     let program = ["-Xmx64m", "-cp", classes_path, "Boxing", "1", &arrays, &begin, &done];

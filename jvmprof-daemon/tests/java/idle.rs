@@ -290,9 +290,10 @@ fn threads_without_work_are_idle_under_each_collector_and_others_are_not() {
         let profile = profile.expect("pprof");
         let waits = waits(&profile);
         for ((options, ..), pid) in jvms.iter().zip(&texts) {
-            // The main thread has waited for this test, too.
+            // The main thread has waited for this test, too, before it waited for another one.
             let is_of = |wait: &&Wait<'_>| {
-                let is_for_test = wait.is_of_main && !wait.is_idle;
+                let is_for_test =
+                    wait.is_of_main && !wait.is_idle && !wait.names.contains(&"java.lang.Thread.join");
                 wait.pid == pid && !is_for_test && !FOR_A_CPU.contains(&wait.cause)
             };
             let of_jvm: Vec<&Wait<'_>> = waits.iter().filter(is_of).collect();

@@ -7,7 +7,6 @@ use std::time::Duration;
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use serde_json::Value;
 
-use crate::allocation::beside_others;
 use crate::support::processes::let_it_run;
 use crate::support::recording::{
     READS_STOPS, Recording, SEES_PAUSES, WALKS_STACKS, compile_recorded, record_work,
@@ -88,7 +87,6 @@ fn same<'a>(seen: &[Pause], logged: &'a [Pause]) -> &'a [Pause] {
 
 #[test]
 fn pauses_are_those_of_the_jvms_own_log() {
-    let _beside_others = beside_others();
     for (feature, home) in jdks() {
         let dir = scratch();
         let classes = compile_java_for(8, dir.path(), "Stops", STOPS);

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -137,8 +136,8 @@ struct Recorded {
     /// Stacks from the root on, and how many samples have them.
     stacks: Vec<(String, u64)>,
     pprof: PathBuf,
-    /// For how long the JVM could not be read.
-    unready: Duration,
+    /// For how long the JVM could not be read, and the recorder's CPU time meanwhile.
+    unready: [Duration; 2],
 }
 
 /// The arguments of a recording that is read by [`Recorded::read`].
@@ -151,7 +150,7 @@ fn outputs(dir: &Path) -> [String; 4] {
 fn record_command(dir: &Path, command: &[&str]) -> Recorded {
     let outputs = outputs(dir);
     let outputs = outputs.each_ref().map(String::as_str);
-    Recorded::read(dir, record_json(&[&outputs[..], command].concat()), Duration::ZERO)
+    Recorded::read(dir, record_json(&[&outputs[..], command].concat()), [Duration::ZERO; 2])
 }
 
 /// Records a program until it has run for so long in a JVM that could be read. `gate`: what is to
@@ -161,14 +160,14 @@ fn record(dir: &Path, load: &Workload, options: &[&str], gate: Option<&Gate>, ti
     let outputs = outputs.each_ref().map(String::as_str);
     let mut recording = Recording::start(&[&outputs[..], &["-p", &pid], options].concat());
     recording.wait_for(&[WALKS_STACKS]);
-    let unready = recording.elapsed();
+    let unready = [recording.elapsed(), recording.cpu_time()];
     gate.into_iter().for_each(Gate::open);
     let_it_run(load.pid(), time);
     Recorded::read(dir, recording.end(), unready)
 }
 
 impl Recorded {
-    fn read(dir: &Path, summary: Value, unready: Duration) -> Self {
+    fn read(dir: &Path, summary: Value, unready: [Duration; 2]) -> Self {
         let number = |name: &str| summary[name].as_u64().unwrap_or_else(|| panic!("{name}: {summary}"));
         let (samples, whole) = (number("samples"), number("complete"));
         let stack = |line: &str| {
@@ -262,9 +261,13 @@ fn recursion(flags: &[&str]) {
         // Before the kernel knows the JVM, stacks are copied for the daemon to walk, though not as
         // many bytes of them.
         let early = found.summary["losses"]["truncated: process not yet known"].as_u64().unwrap_or(0);
-        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let most = 99.0 * cpus as f64 * found.unready.as_secs_f64();
-        assert!(early as f64 <= most, "{early} while it wasn't known, for {:?}: {of}", found.unready);
+        let [elapsed, cpu_time] = found.unready;
+        let most = 99.0 * elapsed.as_secs_f64();
+        assert!(early as f64 <= most, "{early} while it wasn't known, for {elapsed:?}: {of}");
+        // From the first sample on, on a machine that has nothing else to do.
+        let startup_ms = found.summary["daemon"]["startup_cpu_ms"].as_f64().unwrap_or_default();
+        let reading = cpu_time.saturating_sub(Duration::from_secs_f64(startup_ms / 1e3));
+        assert!(reading < Duration::from_secs(1), "the JVM is known within a second, not {reading:?}: {of}");
         assert!(found.samples - early > 50 && found.whole * 100 >= (found.samples - early) * 99, "{of}");
         // From the main method at most all of them, and at the bottom all but what returned
         // already.

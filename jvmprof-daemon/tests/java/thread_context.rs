@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::allocation::beside_others;
 use crate::support::recording::{Recording, SEES_ALLOCATIONS, WALKS_STACKS};
 use crate::support::thread_context::{
     Labels, WITH_LABELS, WRITER, are_of_one_request_or_none, are_of_request, gcc, process_context,
@@ -162,7 +161,6 @@ fn split(labels: &Labels) -> (Labels, Option<String>) {
 
 #[test]
 fn allocations_and_waits_that_have_ended_have_the_trace_of_their_request_too() {
-    let _beside_others = beside_others();
     let (feature, home) = jdks().into_iter().rfind(|(feature, _)| *feature >= 22).expect("a JDK 25");
     let dir = scratch();
     let (library, output) = (dir.path().join("libwriter.so"), dir.path().join("bank.pb.gz"));

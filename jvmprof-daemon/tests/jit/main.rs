@@ -1,6 +1,7 @@
 //! Generated code: perf maps, jitdumps, and the runtimes that write them. Needs root.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
+mod ambiguity;
 mod file_locations;
 mod jitdump;
 mod perf_map;
@@ -11,5 +12,4 @@ mod runtimes;
 mod shares;
 #[path = "../support/mod.rs"]
 mod support;
-mod symbolizer;
 mod watcher;

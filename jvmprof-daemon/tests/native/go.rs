@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::scratch;
+use crate::support::{go_cache, scratch};
 use gimli::{BaseAddresses, DebugFrame, LittleEndian, UnwindContext, UnwindSection, X86_64};
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule};
 use jvmprof_daemon::native::elf::ElfFile;
@@ -17,7 +17,7 @@ fn build(directory: &Path, flags: &[&str]) -> Vec<u8> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record/whole_stacks/programs/load.go");
     let program = directory.join("program");
     let mut go = Command::new("go");
-    go.env("GOCACHE", directory.join("cache")).env("GOFLAGS", "").env("CGO_ENABLED", "0");
+    go.env("GOCACHE", go_cache()).env("GOFLAGS", "").env("CGO_ENABLED", "0");
     go.args(["build", "-o"]).arg(&program).args(flags).arg(source).current_dir(directory);
     assert!(go.status().expect("this test runs go").success(), "go build {flags:?}");
     std::fs::read(program).expect("what go has built")

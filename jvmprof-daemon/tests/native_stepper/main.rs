@@ -144,13 +144,18 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native_stepper/programs").join(name)
 }
 
+/// The folder of what go has compiled, that of other tests, too.
+fn go_cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache")
+}
+
 /// `most`: the share of steps that may be lost where `is_known` says that they are. A signal there
 /// makes its handler's steps lost, too, some 150.
 fn check(compiler: &str, file: &str, flags: &[&str], most: f64, is_known: impl Fn(&str) -> bool) -> Seen {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
     let mut command = Command::new(compiler);
-    command.env("GOCACHE", dir.path().join("cache")).env("GOFLAGS", "");
+    command.env("GOCACHE", go_cache()).env("GOFLAGS", "");
     command.args(flags).arg("-o").arg(&program).arg(source(file));
     assert!(command.status().unwrap_or_else(|error| panic!("{compiler}: {error}")).success());
     let seen = watch(&program);
@@ -221,7 +226,7 @@ fn every_step_of_goroutines_leads_to_the_true_callers() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
     let mut go = Command::new("go");
-    go.env("GOCACHE", dir.path().join("cache")).env("GOFLAGS", "").env("CGO_ENABLED", "0");
+    go.env("GOCACHE", go_cache()).env("GOFLAGS", "").env("CGO_ENABLED", "0");
     go.args(["build", "-o"]).arg(&program).arg(source("goroutines.go"));
     assert!(go.status().expect("this test runs go").success());
     let names = Command::new("go").args(["tool", "nm"]).arg(&program).output().expect("this test runs go");

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::processes::{LONGEST_WAIT, let_it_run, until_it_has_run, until_it_samples};
 use crate::support::recording::{Recording, WALKS_STACKS};
-use crate::support::{LOAD, Workload, compile, compile_java, jdks, jvmprof, record_json, scratch};
+use crate::support::{
+    KilledChild, LOAD, Workload, compile, compile_java, jdks, jvmprof, record_json, scratch,
+};
 
 const RECURSE: &str = r"
 #include <stdlib.h>
@@ -158,12 +160,9 @@ fn ctrl_c_and_sigterm_write_what_was_collected() {
     let load = Workload::start(&program, &["10"]);
     for signal in ["INT", "TERM"] {
         let out = dir.path().join(format!("{signal}.folded"));
-        let mut recording = jvmprof()
-            .args(["record", "-F", "499", "-p", &load.pid().to_string(), "-o"])
-            .arg(&out)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut recording = jvmprof();
+        recording.args(["record", "-F", "499", "-p", &load.pid().to_string(), "-o"]).arg(&out);
+        let mut recording = KilledChild(recording.stderr(Stdio::null()).spawn().unwrap());
         until_it_samples(recording.id());
         let_it_run(load.pid(), Duration::from_secs(1));
         crate::support::signal(recording.id(), signal);

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::{Counter, Stop};
@@ -13,6 +13,8 @@ use jvmprof_daemon::sampler::{
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
+use crate::support::KilledChild;
+
 /// Long enough for everything, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -21,8 +23,9 @@ fn start(pids: Option<Vec<u32>>) -> Sampler {
     Sampler::start(&options, drop).expect("the kernel lets root sample")
 }
 
-fn busy_shell() -> Child {
-    Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().expect("sh is there")
+fn busy_shell() -> KilledChild {
+    let shell = Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn();
+    KilledChild(shell.expect("sh is there"))
 }
 
 fn collect(sampler: &mut Sampler, time: Duration) -> Vec<KernelEvent> {

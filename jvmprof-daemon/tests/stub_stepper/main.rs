@@ -19,7 +19,7 @@ use jvmprof_daemon::hotspot::stubs::StubRows;
 use jvmprof_daemon::hotspot::{Hotspot, LiveMemory, images};
 use jvmprof_daemon::types::Avma;
 use support::processes::LONGEST_WAIT;
-use support::{jdks, scratch};
+use support::{SHORT_LIVED_JVM, jdks, scratch};
 use watch::Watch;
 
 /// How often a JVM's thread is stopped to be executed in steps, and how many: it shall be seen in
@@ -42,8 +42,8 @@ fn compile(dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stub_stepper/Steps.java");
     let javac = jdks().into_iter().map(|(_, home)| home.join("bin/javac")).find(|javac| javac.is_file());
     let mut javac = Command::new(javac.expect("one of the JDKs needs a javac"));
-    let compiled = javac.args(["-nowarn", "--release", "8", "-d"]).arg(dir).arg(source).stderr(Stdio::null());
-    assert!(compiled.status().unwrap().success());
+    javac.args(SHORT_LIVED_JVM).args(["-nowarn", "--release", "8", "-d"]).arg(dir).arg(source);
+    assert!(javac.stderr(Stdio::null()).status().unwrap().success());
     dir.to_owned()
 }
 

@@ -13,13 +13,16 @@ pub(crate) mod thread_context;
 pub(crate) mod waits;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -44,6 +47,10 @@ public class Load {
 }
 "#;
 
+/// Options of the JVM of a JDK's tool: it ends before C2 and several threads of a collector are
+/// worth what they cost.
+pub(crate) const SHORT_LIVED_JVM: [&str; 2] = ["-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC"];
+
 /// Compiled by a JDK that has a compiler, for the oldest that is tested.
 pub(crate) fn compile_java(dir: &Path, class: &str, source: &str) -> PathBuf {
     compile_java_for(8, dir, class, source)
@@ -62,17 +69,43 @@ pub(crate) fn compile_java_with(
     source: &str,
     class_path: &str,
 ) -> PathBuf {
-    let file = dir.join(format!("{class}.java"));
+    let program: JavaProgram = (release, source.to_owned(), class_path.to_owned());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let files = Arc::clone(compiled.entry(program).or_default());
+    drop(compiled);
+    for (name, bytes) in files.get_or_init(|| class_files(release, class, source, class_path)) {
+        fs::write(dir.join(name), bytes).expect("the folder is writable");
+    }
+    dir.to_owned()
+}
+
+/// A program: the release that it is compiled for, its source, and the class path.
+type JavaProgram = (u32, String, String);
+/// Class files by their names.
+type ClassFiles = BTreeMap<OsString, Vec<u8>>;
+
+/// What this process has compiled: tests have programs in common.
+static COMPILED: Mutex<BTreeMap<JavaProgram, Arc<OnceLock<ClassFiles>>>> = Mutex::new(BTreeMap::new());
+
+fn class_files(release: u32, class: &str, source: &str, class_path: &str) -> ClassFiles {
+    let dir = scratch();
+    let file = dir.path().join(format!("{class}.java"));
     fs::write(&file, source).expect("written");
     let new_enough = jdks().into_iter().filter(|(feature, _)| *feature >= release);
     let javac = new_enough.map(|(_, home)| home.join("bin/javac")).find(|javac| javac.is_file());
     let mut javac = Command::new(javac.expect("one of the JDKs needs a javac"));
-    javac.args(["-nowarn", "--release", &release.to_string(), "-d"]).arg(dir);
+    javac.args(SHORT_LIVED_JVM).args(["-nowarn", "--release", &release.to_string(), "-d"]).arg(dir.path());
     if !class_path.is_empty() {
         javac.args(["-cp", class_path]);
     }
     assert!(javac.arg(file).status().expect("javac runs").success());
-    dir.to_owned()
+    let files = fs::read_dir(dir.path()).expect("it is readable");
+    let files = files.map(|entry| entry.expect("it is readable").path());
+    let classes = files.filter(|file| file.extension().is_some_and(|ending| ending == "class"));
+    let read = |file: PathBuf| {
+        (file.file_name().expect("a name").to_owned(), fs::read(&file).expect("it is readable"))
+    };
+    classes.map(read).collect()
 }
 
 pub(crate) fn scratch() -> TempDir {
@@ -107,11 +140,31 @@ pub(crate) fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> P
     program
 }
 
+/// The folder of what go has compiled, for all tests: in one of its own each would compile Go's
+/// library first.
+pub(crate) fn go_cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache")
+}
+
 /// A program that runs until it is dropped; what it left for profilers in `/tmp` goes with it.
 pub(crate) struct Workload(Child);
 
 /// A process that is killed when it is dropped, by a test that fails too.
 pub(crate) struct KilledChild(pub(crate) Child);
+
+impl Deref for KilledChild {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for KilledChild {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
 
 impl Drop for KilledChild {
     fn drop(&mut self) {

@@ -4,14 +4,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 use procfs::CurrentSI as _;
 use procfs::process::Process;
 
-/// Longest time until something comes true: that of a machine with much else to do.
+/// Longest time in which something is looked for again and again: that of a machine with much else
+/// to do.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Longest time until something comes true that does so on any machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Interval of looking whether it has.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(50);
 
@@ -19,8 +23,24 @@ pub(crate) const INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < LONGEST_WAIT, "not within {LONGEST_WAIT:?}: {what}");
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Longest time until a process ends that was told to: on a busy machine it has much to name, to
+/// write and to send.
+const LONGEST_END: Duration = Duration::from_secs(180);
+
+/// Waits until a process has ended; `log` is what is known of one that doesn't.
+pub(crate) fn until_it_ends(child: &mut Child, log: impl Fn() -> String) -> ExitStatus {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("it is a child") {
+            return status;
+        }
+        assert!(began.elapsed() < LONGEST_END, "it doesn't end within {LONGEST_END:?}: {}", log());
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -56,9 +76,9 @@ pub(crate) fn until_it_samples(pid: u32) {
     wait_until("it samples", || files().any(|file| fs::read_link(file.path()).is_ok_and(is_event)));
 }
 
-/// Returns the processes that a process has started.
+/// Returns the processes that a process has started; none once it has ended.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     let children = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
     children
         .flat_map(|pids| pids.split_whitespace().map(|pid| pid.parse().expect("a pid")).collect::<Vec<_>>())

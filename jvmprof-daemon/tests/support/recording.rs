@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::processes::{INTERVAL, LONGEST_WAIT};
+use super::processes::{INTERVAL, PATIENCE, children, cpu_time, until_it_ends};
 use super::{KilledChild, compile_java_for, jvmprof, scratch, signal};
 
 /// Modules that log how far the recorder has come.
@@ -37,6 +37,8 @@ pub(crate) struct Recording {
     recorder: KilledChild,
     dir: TempDir,
     began: Instant,
+    /// The processes that it had started when that was last looked up.
+    commands: Vec<u32>,
 }
 
 impl Recording {
@@ -48,16 +50,21 @@ impl Recording {
         record.arg("record").arg(format!("--json={}", dir.path().join("summary").display())).args(args);
         record.env("JVMPROF_LOG", FILTER).stdout(Stdio::null()).stderr(log);
         let recorder = KilledChild(record.spawn().expect("the binary runs"));
-        Self { recorder, dir, began: Instant::now() }
+        Self { recorder, dir, began: Instant::now(), commands: Vec::new() }
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.recorder.0.id()
+        self.recorder.id()
     }
 
     /// Returns for how long it has run.
     pub(crate) fn elapsed(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    /// Returns for how long it has had a CPU.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        cpu_time(self.pid())
     }
 
     /// Returns what it, and a command that it has started, have written to standard error.
@@ -69,9 +76,12 @@ impl Recording {
     pub(crate) fn wait_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !is_so(self) {
-            let ended = self.recorder.0.try_wait().expect("it is a child");
+            let ended = self.recorder.try_wait().expect("it is a child");
+            if ended.is_none() {
+                self.commands = children(self.pid());
+            }
             assert!(ended.is_none(), "{what}: the recording has ended, {ended:?}: {}", self.log());
-            assert!(began.elapsed() < LONGEST_WAIT, "not within {LONGEST_WAIT:?}: {what}: {}", self.log());
+            assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {}", self.log());
             std::thread::sleep(INTERVAL);
         }
     }
@@ -106,9 +116,11 @@ impl Recording {
 
     /// Waits until it has ended by itself; returns all that it has logged, and its summary.
     pub(crate) fn wait_for_end(mut self) -> (String, Value) {
-        let status = self.recorder.0.wait().expect("it ends");
+        let log = self.dir.path().join("log");
+        let status = until_it_ends(&mut self.recorder, || fs::read_to_string(&log).unwrap_or_default());
         let log = self.log();
         assert!(status.success(), "{status}: {log}");
+        self.commands.clear();
         let text = fs::read_to_string(self.dir.path().join("summary")).expect("it is written");
         (log, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}")))
     }
@@ -117,13 +129,11 @@ impl Recording {
 impl Drop for Recording {
     /// Ends the command of a test that has failed: without its recorder it would run on.
     fn drop(&mut self) {
-        if matches!(self.recorder.0.try_wait(), Ok(None)) {
-            let pid = self.pid();
-            let commands = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-            for command in commands.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok())
-            {
-                let _ = kill(Pid::from_raw(command), Signal::SIGKILL);
-            }
+        if matches!(self.recorder.try_wait(), Ok(None)) {
+            self.commands = children(self.pid());
+        }
+        for command in &self.commands {
+            let _ = kill(Pid::from_raw(command.cast_signed()), Signal::SIGKILL);
         }
     }
 }

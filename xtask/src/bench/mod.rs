@@ -15,7 +15,7 @@ use self::jvm::JvmCost;
 use self::perf::PerfComparison;
 use crate::files;
 use crate::paths;
-use crate::run::{command_line, require_root, run};
+use crate::run::{self, command_line, require_root, run};
 use crate::setup::build;
 
 mod collector;
@@ -253,7 +253,7 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
 
 /// Benchmarks of the daemon's own code, which print their tables themselves.
 fn files() -> anyhow::Result<()> {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = run::cargo();
     cargo.args(["bench", "--locked", "--package", "jvmprof-daemon", "--bench", "jit", "--bench", "rows"]);
     run(cargo.current_dir(paths::workspace()))
 }

@@ -18,7 +18,7 @@ use anyhow::{Context as _, bail};
 
 use crate::files;
 use crate::paths;
-use crate::run::{run, stdout_text};
+use crate::run::{self, run, stdout_text};
 use crate::setup::packages;
 use crate::setup::tools::Tool;
 
@@ -130,7 +130,7 @@ fn strip(program: &Path) -> anyhow::Result<()> {
 }
 
 fn build(profile: &str) -> anyhow::Result<()> {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = run::cargo();
     cargo.args(["build", "--locked", "--package", "jvmprof-daemon", "--bin", "jvmprof"]);
     cargo.args(["--profile", profile, "--target", TARGET]);
     run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").current_dir(paths::workspace()))

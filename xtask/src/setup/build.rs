@@ -1,10 +1,9 @@
 //! Builds of `jvmprof` that other tasks run.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use crate::paths;
-use crate::run::run;
+use crate::run::{self, run};
 
 /// Builds the release binary.
 pub(crate) fn release() -> anyhow::Result<PathBuf> {
@@ -17,7 +16,7 @@ pub(crate) fn fast() -> anyhow::Result<PathBuf> {
 }
 
 fn build(profile: &str) -> anyhow::Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = run::cargo();
     cargo.args([
         "build",
         "--profile",

@@ -12,10 +12,10 @@ use super::failures::FailureReader;
 use super::programs::Programs;
 use super::suites::{Count, Tests};
 use crate::paths;
-use crate::run::{command_line, run, stdout_text};
+use crate::run::{self, command_line, run, stdout_text};
 
 /// Those of the library and of this program; the daemon's binary has none.
-pub(super) const UNIT_TESTS: &[&str] = &["--lib", "--bin", "xtask"];
+const UNIT_TESTS: &[&str] = &["--lib", "--bin", "xtask"];
 
 /// The package whose integration tests watch a running system.
 const DAEMON: &str = "jvmprof-daemon";
@@ -58,6 +58,11 @@ pub(super) fn integration_tests() -> anyhow::Result<Vec<String>> {
     test_binaries(DAEMON)
 }
 
+/// Runs the unit tests.
+pub(super) fn unit_tests(tests: &mut Tests, programs: &Programs) -> anyhow::Result<()> {
+    cargo_tests_with(tests, programs, Profile::Dev, UNIT_TESTS, &[&test_threads()])
+}
+
 /// Runs these tests of the workspace.
 pub(super) fn cargo_tests(
     tests: &mut Tests,
@@ -87,8 +92,15 @@ fn cargo_tests_with(
 /// More failures than these have a reason other than a busy machine.
 const RUN_AGAIN: usize = 8;
 
-/// Tests that run at a time for each processor. Most wait for the programs that they watch.
+/// Tests that run at a time for each processor. Most wait for the programs that they watch, or, of
+/// the unit tests, for answers and for the end of somebody's patience.
 const TESTS_PER_CPU: usize = 2;
+
+/// Returns the argument of a test binary for as many.
+fn test_threads() -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+    format!("--test-threads={}", cpus * TESTS_PER_CPU)
+}
 
 /// Runs the tests of one binary, but those that have one of the texts `left_out` in their names.
 /// They watch programs while these run, and a machine that stands still for a second, as virtual
@@ -103,8 +115,7 @@ pub(super) fn tests_of_a_running_system(
     let which = ["--test", binary];
     // These make fixtures, and evaluate files that are named to them.
     let makers = ["record_jvms", "rows_of_other_files"];
-    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = format!("--test-threads={}", cpus * TESTS_PER_CPU);
+    let threads = test_threads();
     let skipped = makers.iter().chain(left_out).flat_map(|name| ["--skip", name]);
     let arguments: Vec<&str> = [&*threads].into_iter().chain(skipped).collect();
     let result = cargo_tests_with(tests, programs, Profile::Checked, &which, &arguments);
@@ -201,7 +212,7 @@ fn cargo_line(line: &str) -> Option<Count> {
 }
 
 pub(super) fn cargo(args: &[&str]) -> Command {
-    let mut command = Command::new("cargo");
+    let mut command = run::cargo();
     command.args(args).current_dir(paths::workspace()).stdin(Stdio::null());
     command
 }

@@ -18,8 +18,8 @@ use anyhow::{Context as _, bail};
 
 use self::background_build::{Servers, build_in_background};
 use self::cargo_tests::{
-    Profile, UNIT_TESTS, build_unit_tests, cargo, cargo_tests, integration_tests, test_arguments,
-    test_binaries, tests_of_a_running_system,
+    Profile, build_unit_tests, cargo, cargo_tests, integration_tests, test_arguments, test_binaries,
+    tests_of_a_running_system, unit_tests,
 };
 use self::programs::Programs;
 use self::suites::Suites;
@@ -153,7 +153,7 @@ fn check_shipped(suites: &mut Suites, args: &TestArgs, binary: &Path) {
 
 /// Tests that need neither root nor setup.
 fn quick_tests(suites: &mut Suites, programs: &Programs) {
-    suites.run("unit tests", |tests| cargo_tests(tests, programs, Profile::Dev, UNIT_TESTS));
+    suites.run("unit tests", |tests| unit_tests(tests, programs));
     suites.run("unwinder", |tests| {
         cargo_tests(tests, programs, Profile::Dev, &test_arguments(&test_binaries("jvmprof-common")?))
     });

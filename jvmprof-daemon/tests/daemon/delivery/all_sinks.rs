@@ -3,14 +3,13 @@
 
 use std::cell::RefCell;
 use std::path::Path;
-use std::process::Child;
 
 use jvmprof_daemon::export::delivery::{DeliveryCounts, read_ledger};
 
 use super::{BUSY, collector, collector_at, daemon_until, field, free_address, stored};
-use crate::support::{Workload, compile, scratch, signal};
+use crate::support::{KilledChild, Workload, compile, scratch, signal};
 
-fn end(mut collector: Child) {
+fn end(mut collector: KilledChild) {
     signal(collector.id(), "TERM");
     assert!(collector.wait().unwrap().success());
 }

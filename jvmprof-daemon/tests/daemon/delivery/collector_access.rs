@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::{BUSY, collector_with, daemon_until, field, has_emptied_spool, stored};
 use crate::support::keys::Keys;
-use crate::support::{Workload, compile, scratch, signal};
+use crate::support::{KilledChild, Workload, compile, scratch, signal};
 use crate::telemetry::{documented_metrics, exposed_metrics};
 
 const TOKEN: &str = "correct-horse-battery";
@@ -118,15 +118,15 @@ fn a_collector_that_ends_says_whom_it_has_refused() {
     let token = dir.path().join("token");
     fs::write(&token, TOKEN).unwrap();
     let log = dir.path().join("log");
-    let mut collector = crate::support::jvmprof()
+    let collector = crate::support::jvmprof()
         .args(["collector", "--listen", "127.0.0.1:0", "--dir"])
         .arg(dir.path().join("store"))
         .args(["--tls-cert", &keys.path("server.pem"), "--tls-key", &keys.path("server.key"), "--token-file"])
         .arg(&token)
         .stdout(Stdio::piped())
         .stderr(fs::File::create(&log).unwrap())
-        .spawn()
-        .unwrap();
+        .spawn();
+    let mut collector = KilledChild(collector.unwrap());
     let mut address = String::new();
     BufReader::new(collector.stdout.take().unwrap()).read_line(&mut address).unwrap();
     let address = address.trim().replace("127.0.0.1", "localhost");

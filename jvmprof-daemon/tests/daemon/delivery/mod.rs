@@ -13,10 +13,11 @@ mod shared_folder;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Workload, compile, jvmprof, scratch, signal};
+use crate::support::processes::until_it_ends;
+use crate::support::{KilledChild, Workload, compile, jvmprof, scratch, signal};
 use jvmprof_daemon::export::delivery::read_ledger;
 use jvmprof_daemon::export::store::{Store, TimeRange, UnixNanos};
 
@@ -27,22 +28,18 @@ int main(void) { for (;;) spin(); }
 ";
 
 /// A collector on a free port, and its address.
-fn collector(dir: &Path) -> (Child, String) {
+fn collector(dir: &Path) -> (KilledChild, String) {
     collector_at("127.0.0.1:0", dir)
 }
 
-pub(super) fn collector_at(address: &str, dir: &Path) -> (Child, String) {
+pub(super) fn collector_at(address: &str, dir: &Path) -> (KilledChild, String) {
     collector_with(address, dir, &[])
 }
 
-fn collector_with(address: &str, dir: &Path, args: &[&str]) -> (Child, String) {
-    let mut collector = jvmprof()
-        .args(["collector", "--listen", address, "--dir"])
-        .arg(dir)
-        .args(args)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+fn collector_with(address: &str, dir: &Path, args: &[&str]) -> (KilledChild, String) {
+    let mut collector = jvmprof();
+    collector.args(["collector", "--listen", address, "--dir"]).arg(dir).args(args);
+    let mut collector = KilledChild(collector.stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(collector.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (collector, line.trim().trim_end_matches('/').to_owned())
@@ -59,26 +56,23 @@ fn daemon(args: &[&str], is_done: impl Fn(&str) -> bool) -> (String, bool) {
 pub(super) fn daemon_until(spool: &Path, args: &[&str], is_done: impl Fn(&str) -> bool) -> (String, bool) {
     let dir = scratch();
     let log = dir.path().join("log");
-    let mut daemon = jvmprof()
-        .args(["--log-level", "info", "daemon", "--spool-directory"])
-        .arg(spool)
-        .args(args)
-        .args(if args.contains(&"--push-interval") { &[][..] } else { &["--push-interval", "2s"] })
-        .stderr(fs::File::create(&log).unwrap())
-        .env("NO_COLOR", "1")
-        .spawn()
-        .unwrap();
+    let mut daemon = jvmprof();
+    daemon.args(["--log-level", "info", "daemon", "--spool-directory"]).arg(spool).args(args);
+    daemon.args(if args.contains(&"--push-interval") { &[][..] } else { &["--push-interval", "2s"] });
+    daemon.stderr(fs::File::create(&log).unwrap()).env("NO_COLOR", "1");
+    let mut daemon = KilledChild(daemon.spawn().unwrap());
+    let log = || fs::read_to_string(&log).unwrap();
     let began = Instant::now();
     // A busy machine takes its time to load kernel programs.
-    while !is_done(&fs::read_to_string(&log).unwrap()) {
+    while !is_done(&log()) {
         let has_ended = daemon.try_wait().unwrap().is_some();
         let is_late = began.elapsed() > Duration::from_secs(180);
-        assert!(!has_ended && !is_late, "{}", fs::read_to_string(&log).unwrap());
+        assert!(!has_ended && !is_late, "{}", log());
         std::thread::sleep(Duration::from_millis(50));
     }
     signal(daemon.id(), "TERM");
-    let success = daemon.wait().unwrap().success();
-    (fs::read_to_string(log).unwrap(), success)
+    let success = until_it_ends(&mut daemon, log).success();
+    (log(), success)
 }
 
 /// Returns true if a daemon has delivered something, and its spool is empty by its last account.
@@ -213,7 +207,8 @@ fn a_second_daemon_on_the_same_spool_is_refused_by_name() {
         &address,
         "--spool-directory",
     ]);
-    let mut first = first.arg(&spool).stderr(Stdio::piped()).env("NO_COLOR", "1").spawn().unwrap();
+    let first = first.arg(&spool).stderr(Stdio::piped()).env("NO_COLOR", "1").spawn();
+    let mut first = KilledChild(first.unwrap());
     let mut lines = BufReader::new(first.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("profiling")), "the first daemon runs");
     // The pipe is read on, lest the daemon waits for it.

@@ -5,7 +5,7 @@ use super::proxy::{Daemon, busy, tunnel};
 use super::{collector, field, stored};
 use crate::support::keys::Keys;
 use crate::support::nginx::{Nginx, TOKEN};
-use crate::support::{KilledChild, scratch, signal};
+use crate::support::{scratch, signal};
 
 #[test]
 fn nginx_with_tls_a_clients_certificate_a_header_and_a_token_lets_both_protocols_of_otlp_through() {
@@ -14,8 +14,7 @@ fn nginx_with_tls_a_clients_certificate_a_header_and_a_token_lets_both_protocols
     for (protocol, pass) in [("grpc", "grpc_pass grpc"), ("http", "proxy_pass http")] {
         let dir = scratch();
         let (store, token) = (dir.path().join("store"), dir.path().join("token"));
-        let (collector, address) = collector(&store);
-        let mut collector = KilledChild(collector);
+        let (mut collector, address) = collector(&store);
         let backend = address.strip_prefix("http://").unwrap();
         let team = r#"if ($http_x_team != "shop") { return 403; }"#;
         let nginx = Nginx::start(&keys, &format!("{team} {pass}://{backend};"));
@@ -42,8 +41,8 @@ fn nginx_with_tls_a_clients_certificate_a_header_and_a_token_lets_both_protocols
         daemon.until("the server answers again");
         daemon.until_delivered(50);
         let log = daemon.end();
-        signal(collector.0.id(), "TERM");
-        assert!(collector.0.wait().unwrap().success());
+        signal(collector.id(), "TERM");
+        assert!(collector.wait().unwrap().success());
         let [samples, delivered, spooled] = ["samples", "delivered", "spooled"].map(|name| field(&log, name));
         assert_eq!((field(&log, "lost"), field(&log, "possibly_lost")), (0, 0), "{protocol}: {log}");
         assert_eq!((delivered + spooled, stored(&store)), (samples, delivered), "{protocol}: {log}");

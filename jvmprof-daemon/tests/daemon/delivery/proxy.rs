@@ -116,8 +116,7 @@ fn through_a_tls_proxy_with_a_certificate_and_a_token_that_is_replaced_meanwhile
     let dir = scratch();
     let _load = busy(dir.path(), "busy");
     let store = dir.path().join("store");
-    let (collector, address) = collector(&store);
-    let mut collector = KilledChild(collector);
+    let (mut collector, address) = collector(&store);
     let keys = Keys::make();
     let nginx = grpc_proxy(&keys, address.strip_prefix("http://").unwrap());
     let token = dir.path().join("token");
@@ -130,8 +129,8 @@ fn through_a_tls_proxy_with_a_certificate_and_a_token_that_is_replaced_meanwhile
     daemon.until_delivered(50);
     let log = daemon.end();
     assert_eq!((field(&log, "lost"), field(&log, "possibly_lost")), (0, 0), "{log}");
-    signal(collector.0.id(), "TERM");
-    assert!(collector.0.wait().unwrap().success());
+    signal(collector.id(), "TERM");
+    assert!(collector.wait().unwrap().success());
     assert_eq!(field(&log, "delivered") + field(&log, "spooled"), field(&log, "samples"), "{log}");
     assert_eq!(stored(&store), field(&log, "delivered"), "{log}");
     assert!(!log.contains(TOKEN) && !log.contains("expired"), "tokens aren't logged: {log}");
@@ -170,8 +169,7 @@ fn through_the_tunnel_that_the_environment_names() {
     let dir = scratch();
     let _load = busy(dir.path(), "busy");
     let store = dir.path().join("store");
-    let (collector, address) = collector(&store);
-    let mut collector = KilledChild(collector);
+    let (mut collector, address) = collector(&store);
     let keys = Keys::make();
     let nginx = grpc_proxy(&keys, address.strip_prefix("http://").unwrap());
     let token = dir.path().join("token");
@@ -184,8 +182,8 @@ fn through_the_tunnel_that_the_environment_names() {
     let daemon = Daemon::start(&tls_args(&keys, nginx.port, &token), &environment);
     daemon.until_delivered(50);
     let log = daemon.end();
-    signal(collector.0.id(), "TERM");
-    assert!(collector.0.wait().unwrap().success());
+    signal(collector.id(), "TERM");
+    assert!(collector.wait().unwrap().success());
     assert_eq!(stored(&store), field(&log, "delivered"), "{log}");
     let asked = asked.lock().unwrap();
     let head = format!("CONNECT localhost:{} HTTP/1.1\r\n", nginx.port);

@@ -88,7 +88,7 @@ fn times_of_samples_are_those_of_the_hosts_clock_and_go_where_they_should() {
         let within = times.iter().filter(|ms| **ms <= LATEST_MS).count();
         let expected = times.len().saturating_sub(stopped);
         let found = format!("{within} of {}, stopped {stopped} times: {times:?}", times.len());
-        assert!(within * 10 > expected * 9, "{found}");
+        assert!(within * 10 > expected * 9 && within * 2 > times.len(), "{found}");
     }
     let (samples, times) = samples_of_half(&remote);
     assert!(samples > 50 && times.is_empty(), "{samples} {}", times.len());

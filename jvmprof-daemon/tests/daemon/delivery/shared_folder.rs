@@ -5,30 +5,20 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{BUSY, collector, daemon, field, free_address, stored};
-use crate::support::{Workload, compile, jvmprof, record_json, scratch, signal};
-
-/// A program that ends with its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use crate::support::{KilledChild, Workload, compile, jvmprof, record_json, scratch, signal};
 
 /// `jvmprof ui` of something, and the address that it prints.
-fn ui(source: &str) -> (Running, String) {
-    let mut child =
-        jvmprof().args(["ui", source]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+fn ui(source: &str) -> (KilledChild, String) {
+    let child = jvmprof().args(["ui", source]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut child = KilledChild(child.unwrap());
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.starts_with("http://127.0.0.1:"), "{line:?}");
-    (Running(child), line.trim().to_owned())
+    (child, line.trim().to_owned())
 }
 
 fn get(url: &str) -> String {
@@ -61,14 +51,14 @@ fn await_true(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-fn writing_daemon(store: &Path, log: &Path) -> Running {
+fn writing_daemon(store: &Path, log: &Path) -> KilledChild {
     let child = jvmprof()
         .args(["--log-level", "info", "daemon", "--push-interval", "1s", "--local-store-directory"])
         .arg(store)
         .stderr(fs::File::create(log).unwrap())
         .env("NO_COLOR", "1")
         .spawn();
-    Running(child.unwrap())
+    KilledChild(child.unwrap())
 }
 
 #[test]
@@ -78,12 +68,10 @@ fn a_daemons_folder_is_shown_by_a_collector_and_by_ui_while_it_is_written() {
     let (store, log) = (dir.path().join("store"), dir.path().join("log"));
     // Whoever comes first: the collector that only shows keeps the daemon from nothing.
     let (first, first_address) = collector(&store);
-    let first = Running(first);
     let mut writing = writing_daemon(&store, &log);
     await_true("the collector shows what the daemon writes", || samples_shown(&first_address) > 100);
     drop(first);
-    let (second, second_address) = collector(&store);
-    let _second = Running(second);
+    let (_second, second_address) = collector(&store);
     let (_ui, ui_address) = ui(store.to_str().unwrap());
     let before = samples_shown(&second_address);
     assert!(before > 100 && samples_shown(&ui_address) >= before, "{before}");
@@ -97,8 +85,8 @@ fn a_daemons_folder_is_shown_by_a_collector_and_by_ui_while_it_is_written() {
     assert_eq!((field(&pushed, "delivered"), field(&pushed, "lost")), (0, 0), "{pushed}");
     assert_eq!(field(&pushed, "spooled"), field(&pushed, "samples"), "{pushed}");
 
-    signal(writing.0.id(), "TERM");
-    assert!(writing.0.wait().unwrap().success());
+    signal(writing.id(), "TERM");
+    assert!(writing.wait().unwrap().success());
     let log = fs::read_to_string(&log).unwrap();
     assert_eq!(stored(&store), field(&log, "delivered"), "{log}");
 }
@@ -185,8 +173,7 @@ fn ui_refuses_what_it_can_not_show_by_name() {
 fn a_backend_without_tls_is_told_with_what_to_write() {
     let dir = scratch();
     let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
-    let (collector, address) = collector(&dir.path().join("store"));
-    let _collector = Running(collector);
+    let (_collector, address) = collector(&dir.path().join("store"));
     let bare = address.trim_start_matches("http://");
     let is_said = |log: &str| log.contains("the server doesn't speak TLS: write the address as http://");
     let (log, success) = daemon(&["--remote-store-address", bare], is_said);

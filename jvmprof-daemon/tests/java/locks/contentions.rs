@@ -7,7 +7,8 @@ use std::fs;
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 
 use super::waits_in;
-use crate::support::{compile_java, jdks, record_json, scratch};
+use crate::support::recording::{READS_BLOCKERS, WALKS_STACKS, compile_recorded, record_work};
+use crate::support::{jdks, scratch};
 
 /// Counts how often each thread finds its lock taken and waits for it, and writes that with the
 /// variance of what a profile makes of it: of each wait the chance that it isn't kept, by the
@@ -59,8 +60,7 @@ public class Counted {
     static boolean wantsMonitor() { long before = blocked(); synchronized (monitor) { sink++; } return blocked() != before; }
 
     public static void main(String[] args) throws Exception {
-        // An unoptimized daemon takes seconds to read libjvm: what is measured begins after that.
-        for (long end = System.nanoTime() + 4_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
+        Recorder.await(args);
         until = System.nanoTime() + 5_000_000_000L;
         List<Thread> threads = new ArrayList<>();
         // Who has a fair lock again has waited for the other one to leave it.
@@ -74,8 +74,7 @@ public class Counted {
         try (PrintWriter file = new PrintWriter(args[0])) {
             for (Map.Entry<String, String> sum : sums.entrySet()) file.println(sum.getKey() + "=" + sum.getValue());
         }
-        // Its methods are named while it runs.
-        Thread.sleep(3_000);
+        Recorder.done(args);
     }
 }
 "#;
@@ -89,7 +88,7 @@ const OTHERS: f64 = 0.03;
 #[test]
 fn the_number_of_contentions_is_what_the_program_counts_though_chance_keeps_a_part_of_them() {
     let dir = scratch();
-    let classes = compile_java(dir.path(), "Counted", COUNTED);
+    let classes = compile_recorded(dir.path(), "Counted", COUNTED);
     for (feature, home) in jdks() {
         let [sums, output, java] =
             [dir.path().join("sums"), dir.path().join("x.pb.gz"), home.join("bin/java")];
@@ -97,7 +96,9 @@ fn the_number_of_contentions_is_what_the_program_counts_though_chance_keeps_a_pa
             [&sums, &output, &java, &classes].map(|path| path.to_str().expect("a path in UTF-8"));
         let keep = ["--offcpu-min", "100us", "--offcpu-interval", "10ms", "--offcpu-max-events", "1000000"];
         let record = ["-e", "lock", "-o", output_path, "--", java, "-XX:+UseParallelGC"];
-        record_json(&[&keep[..], &record, &["-cp", classes, "Counted", written]].concat());
+        let program = [&keep[..], &record, &["-cp", classes, "Counted", written]].concat();
+        let summary = record_work(&program, &[WALKS_STACKS, READS_BLOCKERS]);
+        let losses = &summary["losses"];
         let sums = fs::read_to_string(&sums).expect("the program has ended well");
         let counts: BTreeMap<&str, [f64; 2]> = sums
             .lines()
@@ -117,10 +118,11 @@ fn the_number_of_contentions_is_what_the_program_counts_though_chance_keeps_a_pa
             let error = 4.0 * variance.sqrt() + OTHERS * counted;
             println!("{case}: {estimated} of {counted}, {error:.0} at most");
             // The waits that are kept are fewer than that.
-            assert!(counted > 100.0 && error < 0.5 * counted, "{case}: {counted}, {error}");
-            assert!(estimated > counted - error, "{case}: {estimated} of {counted}, {error}");
+            let case = format!("{case}: {estimated} of {counted}, {error}, {losses}");
+            assert!(counted > 100.0 && error < 0.5 * counted, "{case}");
+            assert!(estimated > counted - error, "{case}");
             if method != "wantsMonitor" || feature >= SLEEPS_ONCE {
-                assert!(estimated < counted + error, "{case}: {estimated} of {counted}, {error}");
+                assert!(estimated < counted + error, "{case}");
             }
         }
     }

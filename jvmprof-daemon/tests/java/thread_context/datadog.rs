@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{until_published, without_kind};
-use crate::allocation::beside_others;
 use crate::support::thread_context::samples_of_pprof;
 use crate::support::{Workload, compile_java_with, jdks, record_json, scratch};
 
@@ -118,7 +117,6 @@ fn folder() -> PathBuf {
 
 #[test]
 fn samples_of_java_code_have_the_trace_and_span_that_datadogs_agent_has_given_their_request() {
-    let _beside_others = beside_others();
     let folder = folder();
     let jar = |name: &str| folder.join(name).display().to_string();
     let api = [jar("opentelemetry-api.jar"), jar("opentelemetry-context.jar")].join(":");

@@ -74,8 +74,15 @@ test("a frame that was found has a name that can be read", () => {
 
 test("dark differs from light by the values of properties alone, which are colours", () => {
   const [light, dark] = [...style.matchAll(/^:root[^{]*\{([^}]*)\}/gm)].map(([, body]) =>
-    body.split(";").map((declaration) => declaration.split(":")[0].trim()).filter(Boolean));
-  for (const name of dark) assert.ok(light.includes(name) && (name === "color-scheme" || name.startsWith("--")), name);
+    new Map(body.split(";").map((declaration) => declaration.split(":").map((part) => part.trim())).filter(([name]) => name)));
+  for (const [name, value] of dark) {
+    assert.ok(light.has(name), name);
+    if (name === "color-scheme" || name === "--shadow") continue;
+    assert.match(name, /^--/);
+    assert.match(value, /^#[0-9a-f]{6}$/, name);
+  }
+  // A shadow takes no room.
+  assert.deepEqual(style.match(/[\w-]+: var\(--shadow\)/g).filter((use) => use !== "box-shadow: var(--shadow)"), []);
   // The rest of the style sheet knows nothing of it.
   assert.deepEqual(style.match(/.*(?:dark|data-theme|prefers-color-scheme).*/g), [':root[data-theme="dark"] {', "  color-scheme: dark;"]);
   // Nor do scripts, but for those that have lightnesses for both.

@@ -33,32 +33,36 @@ impl Rules {
     }
 }
 
-/// Leaves out rows of the table that differ from others in their texts, and in styles of what has
-/// no text, alone: there are two hundred, of which axe-core would look at each element. Calls a
-/// function with what is left out, and puts it back.
+/// Takes rows out of the table that differ from others in their texts, and in styles of what has no
+/// text, alone: there are two hundred, shown or not, and axe-core would look at each element. Calls
+/// a function with what is in their place, as high as they are, and puts them back.
 const WITHOUT_LIKE_ROWS: &str = r#"(async (call) => {
   const body = document.querySelector('.top tbody');
-  const rows = body?.checkVisibility() ? [...body.children] : [];
+  const rows = [...(body?.rows ?? [])];
   const isText = new Set(['title', 'aria-label']);
-  const attribute = ({ name, value }) => name === 'style' ? name + value.replace(/:[^;]*/g, '')
-    : name + (isText.has(name) ? Boolean(value.trim()) : value);
+  const attribute = (node) => ({ name, value }) =>
+    name === 'style' && !node.textContent.trim() ? name + value.replace(/:[^;]*/g, '')
+      : name + (isText.has(name) ? Boolean(value.trim()) : value);
   const shape = (node) => node.nodeType === Node.TEXT_NODE ? String(Boolean(node.data.trim()))
-    : `<${node.localName} ${[...node.attributes].map(attribute)}>${[...node.childNodes].map(shape)}</>`;
+    : `<${node.localName} ${[...node.attributes].map(attribute(node))}>${[...node.childNodes].map(shape)}</>`;
   const shapes = new Set();
-  const others = document.createElement('tbody');
-  for (const row of rows) {
+  const isLike = (row) => {
     const own = shape(row);
-    if (shapes.has(own)) others.append(row);
-    shapes.add(own);
-  }
-  if (!others.firstChild) return await call([]);
-  body.after(others);
+    return shapes.has(own) || !shapes.add(own);
+  };
+  const others = rows.filter(isLike);
+  if (!others.length) return await call([]);
+  const height = others.reduce((sum, row) => sum + row.getBoundingClientRect().height, 0);
+  const room = document.createElement('tbody');
+  Object.assign(room.insertRow().insertCell().style, { height: `${height}px`, padding: '0', border: '0' });
+  body.after(room);
+  others.forEach((row) => row.remove());
   try {
-    return await call([others]);
+    return await call([room]);
   } finally {
     // The table may have been drawn anew.
     if (rows[0].parentNode === body) body.append(...rows);
-    others.remove();
+    room.remove();
   }
 })"#;
 

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::support::processes::until_it_has_run;
-use crate::support::{Workload, compile_java_for, jdks, record_json, scratch};
+use crate::support::{Workload, compile_java_for, go_cache, jdks, record_json, scratch};
 use perf::{CallGraph, Load};
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ fn build(directory: &Path, compiler: &str, flags: &[&str], file: &str) -> PathBu
     let program = directory.join("program");
     let mut command = Command::new(compiler);
     command.args(flags).arg("-o").arg(&program).arg(source(file)).current_dir(directory);
-    command.env("GOCACHE", directory.join("cache")).env("GOFLAGS", "").env("CGO_ENABLED", "0");
+    command.env("GOCACHE", go_cache()).env("GOFLAGS", "").env("CGO_ENABLED", "0");
     let status = command.status().unwrap_or_else(|error| panic!("this test runs {compiler}: {error}"));
     assert!(status.success(), "{compiler} {flags:?} {file}");
     program
@@ -115,7 +115,7 @@ fn stacks_of_go_that_c_calls_are_whole() {
     let program = directory.path().join("program");
     let mut command = Command::new("go");
     command.args(["build", "-o"]).arg(&program).arg(source("cgo/main.go")).arg(source("cgo/callback.go"));
-    command.env("GOCACHE", directory.path().join("cache")).env("GOFLAGS", "").env("CGO_ENABLED", "1");
+    command.env("GOCACHE", go_cache()).env("GOFLAGS", "").env("CGO_ENABLED", "1");
     assert!(command.status().expect("this test runs go").success(), "go build");
     check("cgo", &program, &[]);
 }

@@ -153,10 +153,20 @@ fn judged(mode: &str, a: &str, b: &str, turns: &str) -> Verdict {
     judge.verdict
 }
 
+/// Ends the threads that keep the machine busy, after work that panics, too.
+struct BusyUntilDropped<'a>(&'a AtomicBool);
+
+impl Drop for BusyUntilDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// While other threads keep the machine busy, or not.
 fn beside(threads: usize, work: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _busy = BusyUntilDropped(&is_over);
         for _ in 0..threads {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
@@ -165,7 +175,6 @@ fn beside(threads: usize, work: impl FnOnce()) {
             });
         }
         work();
-        is_over.store(true, Ordering::Relaxed);
     });
 }
 
