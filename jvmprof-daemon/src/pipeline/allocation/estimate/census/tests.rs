@@ -304,7 +304,8 @@ fn a_program_of_which_few_buffers_are_chosen_has_no_more_of_its_large_objects_th
         let (found, _) = simulate_large(&classes, [5, 10 * LARGE_TLAB], &mut second_phase, &mut random);
         let of_all = |bytes: fn(&Estimated) -> f64| found.iter().map(bytes).sum::<f64>();
         let (allocated, counted) = (of_all(|class| class.truth), of_all(|class| class.estimate));
-        // The strata are scaled to all that was allocated; without a census events are all there is.
+        // The strata are scaled to all that was allocated; without a census events are all that
+        // there is.
         if counted > 0.0 {
             truth += found[2].truth;
             estimate += found[2].estimate * allocated / counted;
