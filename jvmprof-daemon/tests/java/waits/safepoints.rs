@@ -142,6 +142,8 @@ fn waits_for_collections_and_at_safepoints_are_as_long_as_the_jvm_says() {
         let of_computing = waited(&folded, "Stops.computes");
         let cause = |sums: &BTreeMap<String, f64>, name: &str| sums.get(name).copied().unwrap_or_default();
         let (called, stopped) = (cause(&of_calls, "gc"), cause(&of_computing, "safepoint") / COMPUTING);
+        // Also to the JVM a thread has stopped that waits for a CPU on its way to or from the stop.
+        let queued = cause(&of_computing, "runnable") / COMPUTING;
         println!(
             "JDK {feature} {collector}: gc {:.4} of {:.0} ms of calls, {:.4} of the collections' {:.0} ms; \
              stopped for {:.0} ms; {of_calls:?}, {of_computing:?}",
@@ -172,14 +174,15 @@ fn waits_for_collections_and_at_safepoints_are_as_long_as_the_jvm_says() {
         );
         // All are stopped while the heap is collected, and go on before the call is over.
         assert!(
-            (1.0 - TOLERANCE) * collected - stolen <= stopped && stopped <= (1.0 + TOLERANCE) * calls.wall,
+            (1.0 - TOLERANCE) * collected - stolen - queued <= stopped
+                && stopped <= (1.0 + TOLERANCE) * calls.wall,
             "JDK {feature}: stopped for {stopped}, {measured:?}, {of_computing:?}, lost: {}",
             summary["losses"]
         );
         if let Some([least, most]) = times {
             println!("JDK {feature}: stopped for {:.0} to {:.0} ms by the log", least / 1e6, most / 1e6);
             assert!(
-                (1.0 - TOLERANCE) * least - stolen <= stopped && stopped <= (1.0 + TOLERANCE) * most,
+                (1.0 - TOLERANCE) * least - stolen - queued <= stopped && stopped <= (1.0 + TOLERANCE) * most,
                 "JDK {feature}: stopped for {stopped}, {least} to {most} by the log, {of_computing:?}"
             );
         }
