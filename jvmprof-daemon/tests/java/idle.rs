@@ -271,7 +271,7 @@ fn threads_without_work_are_idle_under_each_collector_and_others_are_not() {
         let mut arguments = vec!["-e", "offcpu,wall", "-o", &output];
         arguments.extend(texts.iter().flat_map(|pid| ["-p", pid]));
         let mut recording = Recording::start(&arguments);
-        // Threads whose waits were named are told from others.
+        // Threads whose waits were named are distinguished from others.
         recording.wait_for_all(&pids, &[WALKS_STACKS]);
         // Blockers in a heap of ZGC without generations aren't read.
         let has = |options: &[String], option: &str| options.iter().any(|it| it == option);

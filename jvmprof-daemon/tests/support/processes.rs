@@ -28,7 +28,7 @@ pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Longest time until a process ends that was told to: on a busy machine it has much to name, to
+/// Longest time until a process ends that was asked to: on a busy machine it has much to name, to
 /// write and to send.
 const LONGEST_END: Duration = Duration::from_secs(180);
 
