@@ -11,7 +11,10 @@ use aya_ebpf::{
 };
 use jvmprof_common::{
     address::Avma,
-    pause::{CAUSE_BYTES, JvmPauseState, NO_CAUSE, NO_CAUSE_BITS, NO_OPERATION, PAUSE_MAGIC, PauseRecord},
+    pause::{
+        CAUSE_BYTES, JvmPauseState, NO_CAUSE, NO_CAUSE_BITS, NO_OPERATION, PAUSE_MAGIC, PauseRecord,
+        step_time,
+    },
 };
 
 use crate::{emit::emit_pause, task::Task, user_memory};
@@ -27,7 +30,7 @@ fn pause_begin(ctx: ProbeContext) -> u32 {
         jvm.operation = current_operation(jvm.operation_at);
         jvm.collections = collections(jvm.collections_at);
         jvm.reached_ns = 0;
-        jvm.began_ns = now();
+        jvm.began_ns = time_of(jvm.begin_time_at, jvm.ended_ns);
     }
     0
 }
@@ -37,7 +40,7 @@ fn pause_begin(ctx: ProbeContext) -> u32 {
 fn pause_reached(ctx: ProbeContext) -> u32 {
     // One that began before the JVM was followed isn't known whole.
     if let Some(jvm) = jvm_of(&ctx).filter(|jvm| jvm.began_ns != 0) {
-        jvm.reached_ns = now();
+        jvm.reached_ns = time_of(jvm.reached_time_at, jvm.began_ns);
         // Without it samples of the pause miss their label; the pause itself is told when it ends.
         emit_pause(&record(&ctx, jvm, jvm.reached_ns));
     }
@@ -48,7 +51,8 @@ fn pause_reached(ctx: ProbeContext) -> u32 {
 #[uprobe]
 fn pause_end(ctx: ProbeContext) -> u32 {
     let Some(jvm) = jvm_of(&ctx).filter(|jvm| jvm.reached_ns != 0) else { return 0 };
-    let mut record = record(&ctx, jvm, now());
+    jvm.ended_ns = time_of(jvm.end_time_at, jvm.reached_ns);
+    let mut record = record(&ctx, jvm, jvm.ended_ns);
     record.is_over = 1;
     if collections(jvm.collections_at) != jvm.collections {
         read_cause(jvm, &mut record.cause);
@@ -119,6 +123,17 @@ fn read_cause(jvm: &JvmPauseState, cause: &mut [u64; CAUSE_BYTES / 8]) {
     if !user_memory::read(Avma(at), bytes) {
         *cause = [0; CAUSE_BYTES / 8];
     }
+}
+
+/// Returns when the step was that the JVM now reports, by its variable or else by the clock.
+/// `least_ns`: the time of the step before.
+#[inline(always)]
+fn time_of(at: u64, least_ns: u64) -> u64 {
+    let now_ns = now();
+    if at == 0 {
+        return now_ns;
+    }
+    user_memory::read_word(Avma(at)).map_or(now_ns, |read| step_time(read, least_ns, now_ns))
 }
 
 #[inline(always)]

@@ -172,6 +172,9 @@ impl<M: PausedJvms> PauseTracker<M> {
             collections_at: address(variables.collections.filter(|_| variables.causes.is_some())),
             cause_at: address(variables.causes.map(|causes| causes.now)),
             last_cause_at: address(variables.causes.map(|causes| causes.last)),
+            begin_time_at: address(variables.times.begin),
+            reached_time_at: address(variables.times.reached),
+            end_time_at: address(variables.times.end),
             ..JvmPauseState::default()
         };
         // Its exec, or the end of an earlier process, may not have been seen.
