@@ -4,8 +4,11 @@
 //! HotSpot's VM thread calls three functions that are out of line in each JDK (openjdk
 //! src/hotspot/share/services/runtimeService.cpp): `RuntimeService::record_safepoint_begin` when it
 //! begins to stop the threads, `record_safepoint_synchronized` when all have stopped, and
-//! `record_safepoint_end` when they may go on. Each follows the JVM's own reading of the clock, which
-//! since JDK 13 is in a variable: its VM thread may lose the CPU in between.
+//! `record_safepoint_end` when they may go on. Each follows the JVM's own reading of the clock.
+//!
+//! The VM thread may lose its CPU in between. Since JDK 13 what it has read is in variables, and the
+//! second function has the time to the safepoint as its argument: so no uprobe is needed at the
+//! first one, where the VM thread would wait for any thread that changes the process's mappings.
 
 /// A JVM whose pauses are followed, by its thread group id: what the daemon sets, and what the
 /// kernel programs remember. Only the JVM's VM thread changes it.
@@ -22,10 +25,11 @@ pub struct JvmPauseState {
     /// aren't known.
     pub cause_at: u64,
     pub last_cause_at: u64,
+    /// 1: `record_safepoint_synchronized` has the time to the safepoint as its argument.
+    pub has_duration: u64,
     /// The addresses of the variables that have the times of the last pause, `jlong` of
-    /// `CLOCK_MONOTONIC` in ns: `SafepointTracing::_last_safepoint_begin_time_ns`,
-    /// `_last_safepoint_sync_time_ns` and `_last_safepoint_end_time_ns`; 0 if they aren't known.
-    pub begin_time_at: u64,
+    /// `CLOCK_MONOTONIC` in ns: `SafepointTracing::_last_safepoint_sync_time_ns` and
+    /// `_last_safepoint_end_time_ns`; 0 if they aren't known.
     pub reached_time_at: u64,
     pub end_time_at: u64,
     /// When the last pause ended.
@@ -50,6 +54,14 @@ const MAX_LATE_NS: u64 = 10_000_000_000;
 #[inline(always)]
 pub const fn step_time(read: u64, least_ns: u64, now_ns: u64) -> u64 {
     if read < least_ns || read > now_ns || now_ns - read > MAX_LATE_NS { now_ns } else { read }
+}
+
+/// Returns when a pause began that has reached its safepoint. `duration_ns`: how long that took, as
+/// the JVM says; `least_ns`: the end of the pause before.
+#[inline(always)]
+pub const fn begin_time(reached_ns: u64, duration_ns: u64, least_ns: u64) -> u64 {
+    let began_ns = reached_ns.saturating_sub(duration_ns);
+    if began_ns < least_ns { least_ns } else { began_ns }
 }
 
 /// Bytes of the name of a collection's cause, at most: a longer one is left out.
@@ -107,5 +119,13 @@ mod tests {
         assert_eq!(step_time(21 * S, 19 * S, 20 * S), 20 * S, "in the future");
         assert_eq!(step_time(5 * S, 0, 20 * S), 20 * S, "another variable");
         assert_eq!(step_time(0, 0, 20 * S), 20 * S, "not set yet");
+    }
+
+    #[test]
+    fn a_pause_begins_by_its_duration_and_after_the_one_before() {
+        assert_eq!(begin_time(100, 7, 80), 93);
+        assert_eq!(begin_time(100, 0, 80), 100);
+        assert_eq!(begin_time(100, 21, 80), 80);
+        assert_eq!(begin_time(100, u64::MAX, 80), 80, "no duration");
     }
 }

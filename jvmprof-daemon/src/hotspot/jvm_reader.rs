@@ -34,7 +34,7 @@ use super::virtual_threads::{continuation_entry, thaw_stubs};
 use super::vmstructs::VmStructs;
 use super::vmstructs::exported_symbols::Image;
 use super::vmstructs::field_offsets::{self, FieldLookup};
-use super::vmstructs::symtab_variables::{BlockerVariables, PauseTimeVariables};
+use super::vmstructs::symtab_variables::BlockerVariables;
 use crate::types::Avma;
 
 const MAX_RELEASE: usize = 256;
@@ -70,7 +70,6 @@ pub struct Hotspot<M> {
     pub(crate) blocker_variables: BlockerVariables,
     /// `VMThread::_cur_vm_operation`.
     pub(crate) vm_operation: Option<Avma>,
-    pub(crate) pause_times: PauseTimeVariables,
     /// `None` once it is known how virtual threads' frames are kept, or that this can't be known.
     chunk_fields: Option<ChunkFields>,
     /// `None` if it has no virtual threads, or doesn't say where.
@@ -131,7 +130,6 @@ impl<M: ProcessMemory> Hotspot<M> {
             blocker_fields: BlockerFields::new(lookup),
             blocker_variables: BlockerVariables::default(),
             vm_operation: None,
-            pause_times: PauseTimeVariables::default(),
             chunk_fields: ChunkFields::new(lookup),
             census_fields: CensusFields::new(lookup),
         };
@@ -334,7 +332,6 @@ impl<M: ProcessMemory> Hotspot<M> {
         PauseVariables {
             image: self.image,
             operation: self.vm_operation,
-            times: self.pause_times,
             collections: self.heap_layout().and_then(|heap| heap.collections_at),
             causes: self.runtime_state_fields.perf.and_then(|perf| perf.causes(&self.memory)),
         }

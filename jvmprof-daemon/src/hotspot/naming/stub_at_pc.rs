@@ -17,7 +17,6 @@ impl<M: ProcessMemory> Hotspot<M> {
         let variables = cache.symtab_variables.locate(pid, self.image(), &self.memory);
         self.blocker_variables = variables.blockers;
         self.vm_operation = variables.vm_operation;
-        self.pause_times = variables.pause_times;
         self.set_stub_variables(variables);
     }
 

@@ -2,7 +2,6 @@
 
 use super::perf_counters::CauseCounters;
 use crate::hotspot::vmstructs::exported_symbols::Image;
-use crate::hotspot::vmstructs::symtab_variables::PauseTimeVariables;
 use crate::types::Avma;
 
 /// The places where one JVM says why it stops its threads.
@@ -11,7 +10,6 @@ pub struct PauseVariables {
     pub image: Image,
     /// `VMThread::_cur_vm_operation`.
     pub operation: Option<Avma>,
-    pub times: PauseTimeVariables,
     /// `CollectedHeap::_total_collections`.
     pub collections: Option<Avma>,
     pub causes: Option<CauseCounters>,

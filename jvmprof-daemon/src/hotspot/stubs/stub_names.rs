@@ -197,7 +197,7 @@ fn without_overlaps(mut stubs: Vec<NamedStub>) -> Box<[NamedStub]> {
 mod tests {
     use super::*;
     use crate::hotspot::process_memory::{MemoryRead, RecordedMemory};
-    use crate::hotspot::vmstructs::symtab_variables::{BlockerVariables, NameVariables, PauseTimeVariables};
+    use crate::hotspot::vmstructs::symtab_variables::{BlockerVariables, NameVariables};
 
     const LIST: Avma = Avma(0x10_0000);
     const BLOB: Range<Avma> = Avma(0x7f00_0000_1000)..Avma(0x7f00_0000_2000);
@@ -210,7 +210,6 @@ mod tests {
             names: NameVariables { thread_name: None, string_value: None, string_coder: None },
         },
         vm_operation: None,
-        pause_times: PauseTimeVariables { begin: None, reached: None, end: None },
     };
 
     /// A list of descriptors, each `(group, name, start, end)`, as JDK 9 and later have them.

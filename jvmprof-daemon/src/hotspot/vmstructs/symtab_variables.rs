@@ -30,11 +30,11 @@ const MAX_BUILDS: usize = 64;
 const HEAD_BYTES: usize = 1024;
 
 /// Number of variables in [`NAMES`].
-const COUNT: usize = 13;
+const COUNT: usize = 10;
 /// Mangled names of `StubCodeDesc::_list`, `VtableStubs::_table`,
 /// `java_lang_Thread::_park_blocker_offset`, `Thread::_thr_current`, `VMThread::_cur_vm_operation`,
-/// `java_lang_Thread::_name_offset`, `java_lang_String::_value_offset` and `_coder_offset`, each
-/// followed by the name that it has in older JDKs, and the [`PauseTimeVariables`].
+/// `java_lang_Thread::_name_offset`, and `java_lang_String::_value_offset` and `_coder_offset`,
+/// each followed by the name that it has in older JDKs.
 const NAMES: [&str; COUNT] = [
     "_ZN12StubCodeDesc5_listE",
     "_ZN11VtableStubs6_tableE",
@@ -46,9 +46,6 @@ const NAMES: [&str; COUNT] = [
     "_ZN16java_lang_String12value_offsetE",
     "_ZN16java_lang_String13_coder_offsetE",
     "_ZN16java_lang_String12coder_offsetE",
-    "_ZN16SafepointTracing29_last_safepoint_begin_time_nsE",
-    "_ZN16SafepointTracing28_last_safepoint_sync_time_nsE",
-    "_ZN16SafepointTracing27_last_safepoint_end_time_nsE",
 ];
 
 /// Addresses of variables.
@@ -62,19 +59,6 @@ pub struct SymtabVariables {
     pub blockers: BlockerVariables,
     /// `VMThread::_cur_vm_operation`.
     pub vm_operation: Option<Avma>,
-    pub pause_times: PauseTimeVariables,
-}
-
-/// The addresses of the variables that have the times of a JVM's last pause, JDK 13 and later: each
-/// is a `jlong`, ns of `CLOCK_MONOTONIC` (openjdk src/hotspot/share/runtime/safepoint.hpp).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PauseTimeVariables {
-    /// `SafepointTracing::_last_safepoint_begin_time_ns`.
-    pub begin: Option<Avma>,
-    /// `SafepointTracing::_last_safepoint_sync_time_ns`.
-    pub reached: Option<Avma>,
-    /// `SafepointTracing::_last_safepoint_end_time_ns`.
-    pub end: Option<Avma>,
 }
 
 /// The addresses of the variables that lead to what threads wait for.
@@ -129,16 +113,14 @@ impl VariablesByBuild {
             }
             builds.insert(id, found);
         }
-        let [descs, vtables, park_blocker_offset, _, vm_operation, thread_name, others @ ..] =
+        let [descs, vtables, park_blocker_offset, _, vm_operation, thread_name, strings @ ..] =
             found.map(|svma| Some(Avma(svma?.0.checked_add(bias)?)));
-        let [value, old_value, coder, old_coder, begin, reached, end] = others;
+        let [value, old_value, coder, old_coder] = strings;
         let (string_value, string_coder) = (value.or(old_value), coder.or(old_coder));
         let names = NameVariables { thread_name, string_value, string_coder };
         // That of a thread-local variable is a distance.
         let blockers = BlockerVariables { current_thread: found[3], park_blocker_offset, names };
-        let pause_times = PauseTimeVariables { begin, reached, end };
-        let (stub_code_descs, vtable_stubs) = (descs, vtables);
-        Some(SymtabVariables { stub_code_descs, vtable_stubs, blockers, vm_operation, pause_times })
+        Some(SymtabVariables { stub_code_descs: descs, vtable_stubs: vtables, blockers, vm_operation })
     }
 
     fn builds(&self) -> std::sync::MutexGuard<'_, HashMap<BuildId, [Option<Svma>; COUNT]>> {

@@ -166,15 +166,17 @@ impl<M: PausedJvms> PauseTracker<M> {
             Err(NoProbes::Impossible(reason)) => return self.give_up(process.key, reason),
         };
         let address = |at: Option<crate::types::Avma>| at.map_or(0, |at| at.0);
+        let times = symbols.times.map(|times| times.addresses(variables.image));
+        let [reached_time_at, end_time_at] = times.unwrap_or_default();
         let target = JvmPauseState {
             start_ns,
             operation_at: address(variables.operation),
             collections_at: address(variables.collections.filter(|_| variables.causes.is_some())),
             cause_at: address(variables.causes.map(|causes| causes.now)),
             last_cause_at: address(variables.causes.map(|causes| causes.last)),
-            begin_time_at: address(variables.times.begin),
-            reached_time_at: address(variables.times.reached),
-            end_time_at: address(variables.times.end),
+            has_duration: u64::from(symbols.functions.begin.is_none()),
+            reached_time_at,
+            end_time_at,
             ..JvmPauseState::default()
         };
         // Its exec, or the end of an earlier process, may not have been seen.
