@@ -92,7 +92,8 @@ public final class Waits {
     static final ReentrantLock OF_CONDITION = new ReentrantLock();
     static final Condition CONDITION = OF_CONDITION.newCondition();
     static final LinkedBlockingQueue<Integer> QUEUE = new LinkedBlockingQueue<>();
-    static final LinkedBlockingQueue<CompletableFuture<Integer>> FUTURES = new LinkedBlockingQueue<>();
+    static final LinkedBlockingQueue<CompletableFuture<Integer>> FUTURES =
+            new LinkedBlockingQueue<>();
     static InputStream socketInput;
     static OutputStream socketOutput;
     static Pipe pipe;
