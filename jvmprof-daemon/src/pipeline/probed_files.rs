@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_file_that_lacks_one_uprobe_is_named_once() {
         let mut files = wanted(&["first"]);
-        let functions = ProbedFunctions::from(PauseFunctions { begin: 1, reached: 2, end: 3 });
+        let functions = ProbedFunctions::from(PauseFunctions { begin: Some(1), reached: 2, end: 3 });
         files.files.get_mut(&FILE.0).expect("it is wanted").functions = functions;
         for refused in [vec![REFUSED_IN_PART], vec![]] {
             assert_eq!(files.attach(|_, _| Ok(AttachedProbes::none())), refused);

@@ -17,6 +17,7 @@ use crate::files;
 use crate::paths;
 use crate::run::{self, command_line, require_root, run};
 use crate::setup::build;
+use crate::zoo::JdkRequest;
 
 mod collector;
 mod compare_builds;
@@ -26,6 +27,7 @@ mod perf;
 mod slowdown;
 mod statistics;
 mod thread_context;
+mod waits;
 
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("by_turns").args(["slowdown", "switches"])))]
@@ -65,6 +67,19 @@ pub(crate) struct BenchArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     thread_context: Option<u32>,
+    /// Compare only what jvmprof, Java Flight Recorder and async-profiler say of the waits of a
+    /// program that measures them itself, `--seconds` long
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "collector", "thread_context", "json",
+        ]
+    )]
+    waits: bool,
+    /// A JDK of that program, got where it is missing; with its home if it isn't where xtask looks
+    /// (repeatable) [default: 25]
+    #[arg(long, requires = "waits", value_name = "N[=HOME]")]
+    jdk: Vec<JdkRequest>,
     /// How long daemons push to the collector
     #[arg(long, default_value_t = 10, requires = "collector", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     minutes: u32,
@@ -221,6 +236,9 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     }
     if args.switches {
         return slowdown::switches::measure(args, &jvmprof, &folder);
+    }
+    if args.waits {
+        return waits::measure(args, &jvmprof);
     }
     if let Some(pairs) = args.thread_context {
         return thread_context::measure(pairs, args, &jvmprof, &folder);
