@@ -13,6 +13,7 @@ mod counts;
 mod ledger;
 mod local_sink;
 mod options;
+mod refused_series;
 mod remote_sink;
 mod server_state;
 mod sink_queue;
