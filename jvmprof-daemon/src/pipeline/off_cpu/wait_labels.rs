@@ -195,7 +195,7 @@ pub fn is_idle(sample: &Sample) -> bool {
 }
 
 /// Returns the frames without those by which the thread left its CPU.
-fn without_scheduler(frames: &[Arc<Frame>]) -> &[Arc<Frame>] {
+pub(super) fn without_scheduler(frames: &[Arc<Frame>]) -> &[Arc<Frame>] {
     let is_scheduler = |frame: &Arc<Frame>| {
         frame.kind == FrameKind::Kernel && frame.lines.iter().any(|line| SCHEDULER.contains(&&*line.name))
     };
