@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jvmprof_common::off_cpu::WaitRecord;
 
-use super::wait_labels::without_scheduler;
+use super::cause_classifier::without_scheduler;
 use crate::process::ProcessKey;
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{ExecutionMode, Frame, SampleLabels};
