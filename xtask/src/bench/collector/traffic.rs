@@ -60,7 +60,7 @@ pub(in crate::bench) fn measure(args: &BenchArgs, jvmprof: &Path, folder: &Path)
 }
 
 /// Numbers of a minute.
-struct Sent {
+struct MinuteRates {
     /// Of CPU time, and of all other events.
     samples: [f64; 2],
     /// Requests and bytes.
@@ -68,7 +68,7 @@ struct Sent {
 }
 
 /// Runs a daemon with these flags, and returns what it sends from the end of its first minute on.
-fn sent(jvmprof: &Path, flags: &[&str], length: Duration, folder: &Path) -> anyhow::Result<Sent> {
+fn sent(jvmprof: &Path, flags: &[&str], length: Duration, folder: &Path) -> anyhow::Result<MinuteRates> {
     files::create_folder(folder)?;
     let mut collector = Command::new(jvmprof);
     collector.args(["collector", "--listen", "127.0.0.1:0", "--dir"]).arg(folder.join("store"));
@@ -132,7 +132,7 @@ impl Counters {
     }
 
     /// Returns the numbers of a minute since an earlier time.
-    fn since(&self, before: &Self, took: Duration) -> Sent {
+    fn since(&self, before: &Self, took: Duration) -> MinuteRates {
         let minutes = took.as_secs_f64() / 60.0;
         let rate = |[first, second]: [f64; 2], before: [f64; 2]| {
             [(first - before[0]) / minutes, (second - before[1]) / minutes]
@@ -141,7 +141,7 @@ impl Counters {
         for (now, before) in by_protocol.iter_mut().zip(before.by_protocol) {
             *now = rate(*now, before);
         }
-        Sent { samples: rate(self.samples, before.samples), by_protocol }
+        MinuteRates { samples: rate(self.samples, before.samples), by_protocol }
     }
 }
 
