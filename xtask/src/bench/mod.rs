@@ -31,6 +31,7 @@ mod waits;
 
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("by_turns").args(["slowdown", "switches"])))]
+#[command(group(ArgGroup::new("pushes").args(["collector", "traffic"])))]
 pub(crate) struct BenchArgs {
     /// Measure only the loads in JVMs
     #[arg(long)]
@@ -56,11 +57,15 @@ pub(crate) struct BenchArgs {
     /// Measure only a collector that daemons of several hosts push to, over TLS with a token
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "json"])]
     collector: bool,
+    /// Measure only what the daemon of one host sends a minute by each protocol, of CPU time and
+    /// then of all events
+    #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "json"])]
+    traffic: bool,
     /// Measure only what the contexts of threads cost a sample in the kernel, in so many pairs of
     /// recordings, without and with `--thread-context` by turns
     #[arg(
         long,
-        conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "collector", "json"],
+        conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "collector", "traffic", "json"],
         num_args = 0..=1,
         default_missing_value = "20",
         value_name = "PAIRS",
@@ -81,13 +86,13 @@ pub(crate) struct BenchArgs {
     #[arg(long, requires = "waits", value_name = "N[=HOME]")]
     jdk: Vec<JdkRequest>,
     /// How long daemons push to the collector
-    #[arg(long, default_value_t = 10, requires = "collector", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 10, requires = "pushes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     minutes: u32,
     /// Daemons, each of which is another host to the collector
     #[arg(long, default_value_t = 10, requires = "collector", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     hosts: u32,
     /// JVMs that all of these daemons profile
-    #[arg(long, default_value_t = 10, requires = "collector", value_name = "N")]
+    #[arg(long, default_value_t = 10, requires = "pushes", value_name = "N")]
     jvms: u32,
     /// Rounds, in each of which a program runs once alone and once beside each profiler
     #[arg(long, default_value_t = 20, requires = "by_turns", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
@@ -230,6 +235,9 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     }
     if args.collector {
         return collector::measure(args, &jvmprof, &folder);
+    }
+    if args.traffic {
+        return collector::traffic::measure(args, &jvmprof, &folder);
     }
     if args.slowdown {
         return slowdown::measure(args, &jvmprof, &folder);
