@@ -89,13 +89,7 @@ impl KernelPrograms {
         let btf = Btf::of_running_kernel()?;
         let mut ebpf = load(options, &btf, VerifierLogLevel::STATS)?;
         // They take a third of what a switch costs where waits are profiled, of every program.
-        let stats = (!options.off_cpu).then(|| enable_stats(Stats::RunTime)).and_then(|stats| {
-            stats
-                .inspect_err(
-                    |error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"),
-                )
-                .ok()
-        });
+        let stats = if options.off_cpu { None } else { measure_run_times() };
         let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf)).and_then(|logger| {
             logger.inspect_err(|error| tracing::warn!(%error, "no log of the kernel programs")).ok()
         });
@@ -104,37 +98,11 @@ impl KernelPrograms {
         if options.pauses {
             uprobes::load_pauses(&mut ebpf)?;
         }
-        let mut profiled = ProfiledProcesses::of(&mut ebpf)?;
-        for pid in options.pids.iter().flatten() {
-            profiled.insert(*pid)?;
-        }
-        if options.pids.is_some() {
-            attach_raw_tracepoint(&mut ebpf, FORK, "sched_process_fork")?;
-        }
-        attach_raw_tracepoint(&mut ebpf, EXEC, "sched_process_exec")?;
+        let profiled = attach_process_events(&mut ebpf, options.pids.as_deref())?;
         let off_cpu = options.off_cpu.then(|| OffCpuPrograms::load(&mut ebpf, &btf)).transpose()?;
-        let attached = attach_new_mapping(&mut ebpf, &btf);
+        attach_mapping_events(&mut ebpf, &btf);
         drop(btf);
-        if let Err(error) = &attached {
-            tracing::debug!(%error, "new mappings aren't watched");
-            match attach_raw_tracepoint(&mut ebpf, UNMAPPED_AREA, "vm_unmapped_area") {
-                Ok(()) => tracing::info!("{NO_FENTRY}"),
-                Err(error) => tracing::warn!(%error, "{NO_MAPPING_PROGRAM}"),
-            }
-        }
-        let mut tables = BpfMaps::of(&mut ebpf, MapSizes::of_machine())?;
-        if options.allocation {
-            tables.set_allocation(AllocationMaps::of(&mut ebpf)?);
-        }
-        if options.off_cpu {
-            tables.set_off_cpu(OffCpuMaps::of(&mut ebpf, options.thread_ends)?);
-        }
-        if options.pauses {
-            tables.set_pauses(PauseMap::of(&mut ebpf)?);
-        }
-        if options.thread_context {
-            tables.set_thread_contexts(ThreadContextMap::of(&mut ebpf)?);
-        }
+        let tables = take_tables(&mut ebpf, options)?;
         load_program(&mut ebpf, SAMPLE)?;
         let mut programs = Self {
             ring: take_map(&mut ebpf, RING)?,
@@ -354,6 +322,44 @@ fn wait_for_running_programs(has_one_cpu: bool) {
     }
 }
 
+/// Has the kernel measure the run time of its programs, as long as the result is open.
+fn measure_run_times() -> Option<OwnedFd> {
+    enable_stats(Stats::RunTime)
+        .inspect_err(|error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"))
+        .ok()
+}
+
+/// Attaches the programs that follow forks and execs, and chooses the processes that are sampled.
+fn attach_process_events(ebpf: &mut Ebpf, pids: Option<&[u32]>) -> Result<ProfiledProcesses, SamplerError> {
+    let mut profiled = ProfiledProcesses::of(ebpf)?;
+    for pid in pids.into_iter().flatten() {
+        profiled.insert(*pid)?;
+    }
+    if pids.is_some() {
+        attach_raw_tracepoint(ebpf, FORK, "sched_process_fork")?;
+    }
+    attach_raw_tracepoint(ebpf, EXEC, "sched_process_exec")?;
+    Ok(profiled)
+}
+
+/// Takes the maps that the rest of the daemon fills and reads.
+fn take_tables(ebpf: &mut Ebpf, options: &SamplerOptions) -> Result<BpfMaps, SamplerError> {
+    let mut tables = BpfMaps::of(ebpf, MapSizes::of_machine())?;
+    if options.allocation {
+        tables.set_allocation(AllocationMaps::of(ebpf)?);
+    }
+    if options.off_cpu {
+        tables.set_off_cpu(OffCpuMaps::of(ebpf, options.thread_ends)?);
+    }
+    if options.pauses {
+        tables.set_pauses(PauseMap::of(ebpf)?);
+    }
+    if options.thread_context {
+        tables.set_thread_contexts(ThreadContextMap::of(ebpf)?);
+    }
+    Ok(tables)
+}
+
 fn attach_raw_tracepoint(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), SamplerError> {
     load_program(ebpf, name)?;
     let program: &mut RawTracePoint = program(ebpf, name)?;
@@ -366,6 +372,16 @@ fn attach_raw_tracepoint(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) 
 const NO_FENTRY: &str = "where a process maps code over other code without unmapping that first, stacks of the next second end there: this kernel takes no fentry program";
 /// The consequence where it doesn't take [`UNMAPPED_AREA`] either.
 const NO_MAPPING_PROGRAM: &str = "where a process loads a library in the place of another one, stacks of the next second end there: this kernel takes no fentry program";
+
+/// Attaches the program that sees new mappings, of the two that the kernel takes.
+fn attach_mapping_events(ebpf: &mut Ebpf, btf: &Btf) {
+    let Err(error) = attach_new_mapping(ebpf, btf) else { return };
+    tracing::debug!(%error, "new mappings aren't watched");
+    match attach_raw_tracepoint(ebpf, UNMAPPED_AREA, "vm_unmapped_area") {
+        Ok(()) => tracing::info!("{NO_FENTRY}"),
+        Err(error) => tracing::warn!(%error, "{NO_MAPPING_PROGRAM}"),
+    }
+}
 
 /// Attaches the program that invalidates a process's entry when code of files replaces other code.
 fn attach_new_mapping(ebpf: &mut Ebpf, btf: &Btf) -> Result<(), SamplerError> {
