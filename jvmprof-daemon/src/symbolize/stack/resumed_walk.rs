@@ -77,22 +77,8 @@ pub(in crate::symbolize) fn complete(
     loop {
         let at = if cursor.exact { cursor.pc } else { Avma(cursor.pc.0.saturating_sub(1)) };
         let is_java = |at: Avma| java.is_some_and(|java| contains(java, at));
-        let mut encoded = EncodedFrame::default();
         let (stepped, rule) = match java.filter(|_| is_java(at)) {
-            Some(java) => {
-                let jvm = java.jvm();
-                let stepped = if target.registers.is_some() {
-                    hotspot::step_leaf(&mut cursor, &mut target, jvm, &mut encoded)
-                } else {
-                    hotspot::step(&mut cursor, &mut target, jvm, &mut encoded)
-                };
-                let mut taken = &encoded.words[..encoded.count as usize];
-                if let Some(frame) = UserFrame::take(&mut taken) {
-                    frames.pop();
-                    frames.push(frame);
-                }
-                (stepped, UnwindRule::Unknown)
-            }
+            Some(java) => (target.step_java(&mut cursor, java, frames), UnwindRule::Unknown),
             None => {
                 let mut rule = rule_at(at);
                 if matches!(rule, UnwindRule::Row(Row::AT_CALL)) && target.is_archived_entry(cursor.pc) {
@@ -169,6 +155,28 @@ struct SampleTarget<'a> {
 }
 
 impl SampleTarget<'_> {
+    /// Steps a frame of HotSpot's code, which takes the place of the last of `frames`: what it is
+    /// shows now.
+    fn step_java(
+        &mut self,
+        cursor: &mut Cursor,
+        java: &AttachedJvm,
+        frames: &mut Vec<UserFrame>,
+    ) -> Result<(), Stop> {
+        let mut encoded = EncodedFrame::default();
+        let stepped = if self.registers.is_some() {
+            hotspot::step_leaf(cursor, self, java.jvm(), &mut encoded)
+        } else {
+            hotspot::step(cursor, self, java.jvm(), &mut encoded)
+        };
+        let mut taken = &encoded.words[..encoded.count as usize];
+        if let Some(frame) = UserFrame::take(&mut taken) {
+            frames.pop();
+            frames.push(frame);
+        }
+        stepped
+    }
+
     fn read(&self, address: Avma, into: &mut [u8]) -> bool {
         self.java.is_some_and(|java| java.memory().read_into(address, into))
     }
