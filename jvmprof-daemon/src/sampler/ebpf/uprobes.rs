@@ -12,6 +12,7 @@ use aya::programs::uprobe::{UProbeAttachLocation, UProbeLink, UProbeLinkId, UPro
 
 use super::object::{load_program, load_tail_calls, program, program_error};
 use crate::sampler::error::SamplerError;
+use crate::types::FileOffset;
 
 /// Targets of tail calls, by their index in [`PROGRAMS`].
 const TAIL_CALLED: [&str; 3] = ["probe_leaf", "probe_unwind", "probe_frozen"];
@@ -26,24 +27,24 @@ const PAUSE_END: &str = "pause_end";
 /// Offsets in a libjvm's file of the functions by which its JVMs report allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AllocationFunctions {
-    pub in_new_tlab: u64,
-    pub outside_tlab: u64,
+    pub in_new_tlab: FileOffset,
+    pub outside_tlab: FileOffset,
     /// That by which they forget a thread that ends; `None` if it isn't found.
-    pub thread_end: Option<u64>,
+    pub thread_end: Option<FileOffset>,
 }
 
 /// The same of the functions that stop threads and let them go on: see
 /// [`jvmprof_common::pause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PauseFunctions {
-    pub begin: u64,
-    pub reached: u64,
-    pub end: u64,
+    pub begin: FileOffset,
+    pub reached: FileOffset,
+    pub end: FileOffset,
 }
 
 /// Functions of one file, and the programs at them: names and offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbedFunctions(Vec<(&'static str, u64)>);
+pub struct ProbedFunctions(Vec<(&'static str, FileOffset)>);
 
 #[cfg(test)]
 impl ProbedFunctions {
@@ -189,11 +190,11 @@ fn attach_one(
     ebpf: &mut Ebpf,
     name: &'static str,
     file: &Path,
-    offset: u64,
+    offset: FileOffset,
 ) -> Result<UProbeLinkId, SamplerError> {
     let program: &mut UProbe = program(ebpf, name)?;
     program
-        .attach(UProbeAttachLocation::AbsoluteOffset(offset), file, UProbeScope::AllProcesses)
+        .attach(UProbeAttachLocation::AbsoluteOffset(offset.0), file, UProbeScope::AllProcesses)
         .map_err(program_error(name))
 }
 
