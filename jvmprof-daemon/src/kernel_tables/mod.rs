@@ -32,6 +32,7 @@ use jvmprof_common::unwind_tables::{
 use crate::native::file_identity::FileKey;
 use crate::process::ProcessKey;
 use crate::sampler::{BpfMaps, MapSizes, SamplerError};
+use crate::types::{Avma, LoadBias};
 use free_extents::Extents;
 pub use packed_rows::FileRows;
 use packed_rows::{PackedRows, RuleTable};
@@ -75,8 +76,8 @@ pub struct TableCounts {
 /// One region of a process's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRegion {
-    pub start: u64,
-    pub end: u64,
+    pub start: Avma,
+    pub end: Avma,
     pub code: RegionCode,
 }
 
@@ -95,7 +96,7 @@ pub enum RegionCode {
     /// Rows of a file.
     File {
         file: RowsKey,
-        bias: u64,
+        bias: LoadBias,
     },
     FramePointer,
     /// Frame pointers, until other rules are published.
@@ -379,11 +380,12 @@ impl CodeTables {
         files: &mut Vec<RowsKey>,
         missing: &mut Vec<RowsKey>,
     ) -> Region {
+        const NO_BIAS: LoadBias = LoadBias(0);
         let (kind, table, bias) = match region.code {
-            RegionCode::Hotspot => (Region::HOTSPOT, 0, 0),
-            RegionCode::FramePointer => (Region::FRAME_POINTER, 0, 0),
-            RegionCode::Generated => (Region::GENERATED, 0, 0),
-            RegionCode::Deferred => (Region::ROWS_MISSING, 0, 0),
+            RegionCode::Hotspot => (Region::HOTSPOT, 0, NO_BIAS),
+            RegionCode::FramePointer => (Region::FRAME_POINTER, 0, NO_BIAS),
+            RegionCode::Generated => (Region::GENERATED, 0, NO_BIAS),
+            RegionCode::Deferred => (Region::ROWS_MISSING, 0, NO_BIAS),
             RegionCode::File { file, bias } => match self.files.get_mut(&file) {
                 Some(table) => {
                     table.users += 1;
@@ -399,7 +401,7 @@ impl CodeTables {
                 }
             },
         };
-        Region { start: region.start, end: region.end, bias, table, kind }
+        Region { start: region.start.0, end: region.end.0, bias: bias.0, table, kind }
     }
 
     /// Writes a file's rows; `None` if there is no space.

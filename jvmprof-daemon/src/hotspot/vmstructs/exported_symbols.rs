@@ -11,7 +11,7 @@ use object::elf::{DT_GNU_HASH, DT_HASH, DT_STRTAB, DT_SYMTAB, ELFMAG, PT_DYNAMIC
 
 use crate::hotspot::process_memory::{MAX_READ, ProcessMemory, field};
 use crate::process::procfs::{self, ProcfsError};
-use crate::types::Avma;
+use crate::types::{Avma, LoadBias, Svma};
 
 /// Bytes of file header and program headers that are read: linkers put both at the file's start.
 const HEADER_BYTES: usize = 64 + 56 * 16;
@@ -27,9 +27,8 @@ pub struct Image(pub Avma);
 /// The dynamic symbol tables of one image.
 #[derive(Clone, Copy, Debug)]
 struct DynamicSymbols {
-    /// The difference of runtime and stated addresses: nothing for an executable that isn't
-    /// relocatable.
-    bias: u64,
+    /// Zero for an executable that isn't relocatable.
+    bias: LoadBias,
     hash: HashSection,
     symbols: u64,
     strings: u64,
@@ -93,8 +92,7 @@ fn read_dynamics(images: &[Image], memory: &impl ProcessMemory) -> Vec<(Image, D
 
 /// The parts of file header and program headers that are needed.
 struct ElfHeaders {
-    /// The difference of runtime and stated addresses.
-    bias: u64,
+    bias: LoadBias,
     /// `PT_DYNAMIC`.
     dynamic: (Avma, usize),
     /// First address behind the last segment.
@@ -107,7 +105,7 @@ impl ElfHeaders {
         if header.get(..4)? != ELFMAG || field::u16(header, 18)? != 62 || field::u16(header, 54)? != 56 {
             return None;
         }
-        let bias = if shared_object { base.0 } else { 0 };
+        let bias = LoadBias(if shared_object { base.0 } else { 0 });
         let programs = usize::try_from(field::u64(header, 32)?).ok()?;
         let count = usize::from(field::u16(header, 56)?).min(HEADER_BYTES / 56);
         let (mut dynamic, mut end) = (None, base.0);
@@ -115,7 +113,7 @@ impl ElfHeaders {
             let Some(program) = programs.checked_add(index * 56).and_then(|at| header.get(at..)) else {
                 break;
             };
-            let address = bias.checked_add(field::u64(program, 16)?)?;
+            let address = bias.0.checked_add(field::u64(program, 16)?)?;
             let size = field::u64(program, 40)?;
             match field::u32(program, 0)? {
                 kind if kind == PT_DYNAMIC.0 => {
@@ -135,7 +133,7 @@ fn parse_dynamic(header: &ElfHeaders, section: &[u8]) -> Option<DynamicSymbols> 
     for entry in section.chunks_exact(16) {
         let (tag, value) = (field::u64(entry, 0)?, field::u64(entry, 8)?);
         // glibc adds the load address in place, musl leaves the file's own address.
-        let address = if value < bias { bias.wrapping_add(value) } else { value };
+        let address = if value < bias.0 { bias.avma(Svma(value)).0 } else { value };
         match i64::try_from(tag) {
             Ok(0) => break,
             Ok(tag) if tag == DT_GNU_HASH.0 => gnu = address,
@@ -262,8 +260,8 @@ fn symbol_if_named(
     let text = memory.read_bytes(Avma(at), name.len() + 1)?;
     let same = text.split_last() == Some((&0, name.as_bytes()));
     let defined = field::u16(&symbol, 6)? != 0;
-    let value = field::u64(&symbol, 8)?;
-    (same && defined).then(|| Avma(dynamic.bias.wrapping_add(value)))
+    let value = Svma(field::u64(&symbol, 8)?);
+    (same && defined).then(|| dynamic.bias.avma(value))
 }
 
 /// The hash function of the gABI's chapter "Hash Table".
