@@ -206,7 +206,7 @@ impl Namer<'_> {
             return frame;
         }
         if let UserFrame::Stub { name, .. } = which {
-            let frame = Arc::new(stub_frame(address, name, &mut symbols.java));
+            let frame = Arc::new(stub_frame(address, Avma(name), &mut symbols.java));
             self.remember(symbols, which, &frame);
             return frame;
         }

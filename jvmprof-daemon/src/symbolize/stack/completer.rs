@@ -217,7 +217,7 @@ fn log_truncated(
         tail_sp = header.tail_sp,
         tail_fp = header.tail_fp,
         cursor = ?end.cursor,
-        code = ?java.zip(last).map(|(java, last)| java.code_around(resumed_walk::place(last, Some(java)).0)),
+        code = ?java.zip(last).map(|(java, last)| java.code_around(resumed_walk::frame_pc(last, Some(java)).0)),
         tail = sample.tail().len(),
         registers = ?header.registers,
         "a stack isn't whole"

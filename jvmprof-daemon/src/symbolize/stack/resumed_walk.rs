@@ -60,11 +60,11 @@ pub(in crate::symbolize) fn complete(
     mut generated: impl FnMut(Avma) -> Option<UnwindRule>,
 ) -> WalkEnd {
     let header = &sample.header;
-    let Some((pc, exact)) = frames.last().map(|frame| place(frame, java)) else {
+    let Some((pc, exact)) = frames.last().map(|frame| frame_pc(frame, java)) else {
         return WalkEnd { stop: sample.stop, rule: UnwindRule::Unknown, cursor: Cursor::default() };
     };
     let (sp, fp) = (StackAddress(header.tail_sp), StackAddress(header.tail_fp));
-    let mut cursor = Cursor { pc: Avma(pc), sp, fp, exact };
+    let mut cursor = Cursor { pc, sp, fp, exact };
     let mut target = SampleTarget {
         stack: (sample.tail_start(), sample.tail()),
         sample,
@@ -104,13 +104,13 @@ pub(in crate::symbolize) fn complete(
 }
 
 /// Returns a frame's pc, and whether it is that of an instruction that was interrupted.
-pub(in crate::symbolize) fn place(frame: &UserFrame, java: Option<&AttachedJvm>) -> (u64, bool) {
+pub(in crate::symbolize) fn frame_pc(frame: &UserFrame, java: Option<&AttachedJvm>) -> (Avma, bool) {
     match *frame {
         UserFrame::Native { pc, exact }
         | UserFrame::Compiled { pc, exact, .. }
-        | UserFrame::Stub { pc, exact, .. } => (pc, exact),
+        | UserFrame::Stub { pc, exact, .. } => (Avma(pc), exact),
         UserFrame::Interpreted { pc, exact, .. } => {
-            (java.map_or(0, |java| java.jvm().interpreter_start) + u64::from(pc), exact)
+            (Avma(java.map_or(0, |java| java.jvm().interpreter_start) + u64::from(pc)), exact)
         }
     }
 }
