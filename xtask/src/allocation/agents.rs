@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use super::recorded::Recorded;
+use super::recorded::RecordedAllocations;
 use crate::paths;
 use crate::run::{run, stdout_text};
 use crate::setup::maven;
@@ -74,7 +74,7 @@ impl Agent {
     ///
     /// # Errors
     /// It has written nothing, or what can't be understood.
-    pub(super) fn read(&self, jdk: &Jdk) -> anyhow::Result<Recorded> {
+    pub(super) fn read(&self, jdk: &Jdk) -> anyhow::Result<RecordedAllocations> {
         let text = match self {
             Self::FlightRecorder { recording } => {
                 let mut jfr = Command::new(jdk.home.join("bin/jfr"));
@@ -89,7 +89,7 @@ impl Agent {
                 text.replace("_[i] ", " ").replace("_[k] ", " ")
             }
         };
-        let mut recorded = Recorded::default();
+        let mut recorded = RecordedAllocations::default();
         recorded.add_folded(&text)?;
         Ok(recorded)
     }

@@ -37,7 +37,7 @@ impl Tests {
 
 /// A suite that has run.
 #[derive(Debug)]
-struct Finished {
+struct SuiteResult {
     name: String,
     took: Duration,
     tests: Tests,
@@ -50,7 +50,7 @@ pub(super) struct Suites {
     began: Instant,
     /// From this time on, what can be left out is.
     time_limit: Option<Duration>,
-    finished: Vec<Finished>,
+    finished: Vec<SuiteResult>,
     /// What was left out, and why.
     not_run: Vec<String>,
 }
@@ -68,7 +68,7 @@ impl Suites {
         if let Some(error) = &error {
             eprintln!("error: {error}");
         }
-        let finished = Finished { name: name.to_owned(), took: started.elapsed(), tests, error };
+        let finished = SuiteResult { name: name.to_owned(), took: started.elapsed(), tests, error };
         eprintln!("== {}", finished.line());
         self.finished.push(finished);
     }
@@ -126,7 +126,7 @@ impl Suites {
     }
 }
 
-impl Finished {
+impl SuiteResult {
     fn line(&self) -> String {
         let Count { passed, failed } = self.tests.count;
         let outcome = if self.error.is_some() { "FAILED" } else { "ok" };

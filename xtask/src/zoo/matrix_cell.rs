@@ -9,7 +9,7 @@ use super::expected_stacks::{Expectations, Fit};
 use super::modes::Mode;
 use super::profile::{self, Code, Stack};
 use super::recorder::RecordedEvent;
-use super::stack_check::{Checker, StackError, Wrong};
+use super::stack_check::{Checker, StackError, StackFault};
 
 /// Maximum number of examples of each kind in a report.
 const EXAMPLES: usize = 5;
@@ -198,14 +198,14 @@ impl MatrixCell {
         self.lines_missing += report.lines_missing * stack.count;
         self.edges += report.edges * stack.count;
         let mut is_wrong = !report.findings.is_empty();
-        for StackError { wrong, at } in report.findings {
-            let (count, kind) = match wrong {
-                Wrong::Name => (&mut self.wrong_names, "wrong name"),
-                Wrong::File => (&mut self.wrong_files, "wrong file"),
-                Wrong::Line => (&mut self.wrong_lines, "wrong line"),
-                Wrong::Edge => (&mut self.wrong_edges, "wrong edge"),
-                Wrong::Root => (&mut self.wrong_roots, "wrong root"),
-                Wrong::Allocation => (&mut self.wrong_allocations, "wrong allocation"),
+        for StackError { fault, at } in report.findings {
+            let (count, kind) = match fault {
+                StackFault::Name => (&mut self.wrong_names, "wrong name"),
+                StackFault::File => (&mut self.wrong_files, "wrong file"),
+                StackFault::Line => (&mut self.wrong_lines, "wrong line"),
+                StackFault::Edge => (&mut self.wrong_edges, "wrong edge"),
+                StackFault::Root => (&mut self.wrong_roots, "wrong root"),
+                StackFault::Allocation => (&mut self.wrong_allocations, "wrong allocation"),
             };
             *count += stack.count;
             self.example(kind, || excerpt(stack, at.saturating_sub(AROUND), end_of_example(stack, at)));

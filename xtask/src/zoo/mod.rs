@@ -30,7 +30,7 @@ use self::class_path::ClassPath;
 use self::expected_stacks::Expectations;
 use self::matrix_cell::MatrixCell;
 use self::modes::{MODES, Mode};
-use self::programs::{Compiled, PROGRAMS};
+use self::programs::{CompiledPrograms, PROGRAMS};
 use self::recorder::{RecordedEvent, Recorder};
 pub(crate) use self::required_jdks::{Jdk, JdkRequest};
 use self::stack_check::Checker;
@@ -201,7 +201,7 @@ struct Plan {
 /// The compiled programs and their expected calls.
 #[derive(Debug)]
 struct Zoo {
-    compiled: Compiled,
+    compiled: CompiledPrograms,
     expected: Expectations,
 }
 
