@@ -69,7 +69,7 @@ impl DebugFileUploads {
         }
         if running.address != address.address {
             running.address.clone_from(&address.address);
-            running.offers.forget();
+            running.offers.reset();
         }
     }
 

@@ -97,7 +97,7 @@ impl DirectoryScan {
                 Err(error) => self.skip(&path, &error),
             }
         }
-        self.index.forget_if_empty(fingerprint);
+        self.index.remove_series_if_empty(fingerprint);
         if self.index.get(fingerprint).is_none() && self.leftovers == Leftovers::Remove {
             // A crash between the labels and the first profile.
             staged_files::remove_series_dir(&path);

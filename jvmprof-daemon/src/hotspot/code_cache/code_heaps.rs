@@ -245,7 +245,7 @@ impl CodeHeapFields {
                 .zip(headers)
                 .filter_map(|((address, _), bytes)| self.parse(*address, &bytes?, view, layout))
                 .collect();
-            names.learn(raw.iter().map(|blob| blob.name_at), memory);
+            names.read_missing(raw.iter().map(|blob| blob.name_at), memory);
             blobs.extend(raw.into_iter().filter_map(|blob| blob.named(names)));
         }
         Ok(blobs)
@@ -316,7 +316,8 @@ impl UnnamedBlob {
 pub(crate) struct BlobNames(HashMap<u64, Arc<str>>);
 
 impl BlobNames {
-    fn learn(&mut self, at: impl Iterator<Item = Avma>, memory: &impl ProcessMemory) {
+    /// Reads the names at these addresses that were not read before.
+    fn read_missing(&mut self, at: impl Iterator<Item = Avma>, memory: &impl ProcessMemory) {
         for at in at {
             if !self.0.contains_key(&at.0)
                 && let Some(name) = memory.read_c_string(at, MAX_NAME)

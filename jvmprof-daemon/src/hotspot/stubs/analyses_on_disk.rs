@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(fields.len(), 1);
         let shape = Arc::new(PieceShape::new(START, CODE.len(), &spans, &name));
         let mut analyses = AnalysisCache::new(hash_key);
-        analyses.remember((START, &CODE, BlobKind::Stub), &name, fields, &shape);
+        analyses.insert_shape((START, &CODE, BlobKind::Stub), &name, fields, &shape);
         (analyses, shape, name)
     }
 

@@ -58,7 +58,7 @@ impl PieceShapes {
         }
         let (spans, fields) = analyze_piece(bytes, start, kind, &[]);
         let shape = all.shapes.share(Arc::new(PieceShape::new(start, bytes.len(), &spans, name)));
-        all.is_new |= known.remember((start, bytes, kind), name, fields, &shape);
+        all.is_new |= known.insert_shape((start, bytes, kind), name, fields, &shape);
         shape
     }
 

@@ -218,20 +218,20 @@ impl FrameState {
 
     /// Writes the eight bytes at `at`.
     pub(in crate::hotspot::stubs) fn store(&mut self, at: StackLocation, value: TrackedValue) {
-        self.forget(at, 8);
+        self.clobber(at, 8);
         if value != TrackedValue::Unknown && self.slots.len() < MAX_SLOTS {
             self.slots.push(Slot { at, holds: value });
         }
     }
 
     /// Notes that a function was called: what lies below the stack pointer is lost.
-    pub(in crate::hotspot::stubs) fn forget_below_rsp(&mut self) {
+    pub(in crate::hotspot::stubs) fn clobber_below_rsp(&mut self) {
         let Some(top) = self.place(Register::RSP) else { return };
         self.slots.retain(|slot| slot.at.above(top).is_none_or(|above| above >= 0));
     }
 
-    /// Something unknown was written to these bytes.
-    pub(in crate::hotspot::stubs) fn forget(&mut self, at: StackLocation, bytes: i32) {
+    /// Notes that something unknown was written to these bytes.
+    pub(in crate::hotspot::stubs) fn clobber(&mut self, at: StackLocation, bytes: i32) {
         self.slots.retain(|slot| slot.at.above(at).is_none_or(|above| above <= -8 || above >= bytes));
     }
 
@@ -275,7 +275,7 @@ impl FrameState {
     /// Notes that a place was made for a return address that is stored there later. Until then it
     /// is in the JVM's thread alone: code is also entered here with anything in the registers
     /// (openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `exception_in_tls_offset`).
-    pub(in crate::hotspot::stubs) fn forget_return_address(&mut self) {
+    pub(in crate::hotspot::stubs) fn drop_return_address(&mut self) {
         self.slots.retain(|slot| slot.holds != TrackedValue::ReturnAddress);
         let held = |value: TrackedValue| value == TrackedValue::ReturnAddress;
         self.registers

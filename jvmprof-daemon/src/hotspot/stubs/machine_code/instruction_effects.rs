@@ -62,7 +62,7 @@ impl Transfer {
             }
             Mnemonic::Call => {
                 clobber_caller_saved(state);
-                state.forget_below_rsp();
+                state.clobber_below_rsp();
             }
             Mnemonic::Xor if self.implicit_effects.has_roots && clears_rbp(instruction) => {
                 state.lose_caller();
@@ -94,7 +94,7 @@ impl Transfer {
             (OpKind::Immediate8to64 | OpKind::Immediate32to64, _)
                 if self.implicit_effects.replaces_frames =>
             {
-                state.forget_return_address();
+                state.drop_return_address();
             }
             _ => {}
         }
@@ -238,7 +238,7 @@ impl Transfer {
         let stores = info.used_memory().iter().any(|memory| writes(memory.access()));
         if let (true, Some(at)) = (stores, at) {
             let bytes = i32::try_from(instruction.memory_size().size()).unwrap_or(i32::MAX);
-            state.forget(at, bytes.max(8));
+            state.clobber(at, bytes.max(8));
         }
     }
 }
