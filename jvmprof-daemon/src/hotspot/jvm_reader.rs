@@ -232,7 +232,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         self.version.feature >= 19
     }
 
-    /// JDK 19 to 26, but for late updates, have continuations and don't say where.
+    /// Returns true if the code of continuations is searched for: JDK 19 to 26, but for late
+    /// updates, have it and don't say where.
     fn derives_continuations(&self) -> bool {
         self.has_continuations() && self.statics.cont_entry_return_pc.is_none()
     }
@@ -412,7 +413,8 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 }
 
-/// share/runtime/stubRoutines.cpp: the name changed with JDK 23 and 25.
+/// Returns true for the name of the continuations' stubs, which changed with JDK 23 and 25
+/// (share/runtime/stubRoutines.cpp).
 fn is_continuation_stubs(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.contains("stub") && name.contains("continuation")

@@ -130,7 +130,7 @@ impl TlsLocation {
         }
     }
 
-    /// Static blocks lie below the thread pointer.
+    /// Returns a place in the static blocks, which lie below the thread pointer.
     fn below_thread_pointer(offset: u64) -> Option<Self> {
         const FARTHEST: i64 = 1 << 32;
         let is_possible = (-FARTHEST..0).contains(&offset.cast_signed());

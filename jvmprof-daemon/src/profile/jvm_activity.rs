@@ -320,7 +320,8 @@ pub(super) enum JvmThread<'a> {
 }
 
 impl<'a> JvmThread<'a> {
-    /// `kind`: the label of a sample; `is_jvm` says whether its process is a JVM otherwise.
+    /// Returns what is known of a sample's thread. `kind`: the label of the sample; `is_jvm` says
+    /// whether its process is a JVM otherwise.
     pub(super) fn new(kind: Option<&'a str>, is_jvm: bool) -> Self {
         match kind {
             Some(kind) => Self::Kind(kind),

@@ -102,7 +102,7 @@ pub(super) struct CpuBudget {
 }
 
 impl CpuBudget {
-    /// `wanted_hz`: the current frequency.
+    /// Makes the budget of these settings. `wanted_hz`: the current frequency.
     pub(super) fn new(args: &BudgetArgs, wanted_hz: u32) -> Self {
         let controller = FrequencyController::new(limit_percent(args), wanted_hz);
         // The cost of the start isn't that of sampling.

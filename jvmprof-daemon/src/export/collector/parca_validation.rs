@@ -181,7 +181,7 @@ fn label_set(labels: PushedLabelSet) -> Result<LabelSet, WriteRefusal> {
     Ok(set)
 }
 
-/// `[a-zA-Z_][a-zA-Z0-9_]*`
+/// Returns true for a label's name: `[a-zA-Z_][a-zA-Z0-9_]*`.
 fn is_label_name(name: &str) -> bool {
     !name.starts_with(|first: char| first.is_ascii_digit())
         && !name.is_empty()

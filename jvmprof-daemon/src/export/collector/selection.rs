@@ -268,7 +268,7 @@ struct SelectionParts {
 }
 
 impl SelectionParts {
-    /// `names`: those of the parameters, for errors.
+    /// Returns what these parameters select. `names`: those of the begin and the end, for errors.
     fn selection(self, names: [&'static str; 2]) -> Result<Selection, SelectionError> {
         let start = self.from.ok_or(SelectionError::Missing { name: names[0] })?;
         let end = self.to.ok_or(SelectionError::Missing { name: names[1] })?;

@@ -127,7 +127,7 @@ impl Store {
         Ok(())
     }
 
-    /// Foreign files were reported when it was read for the first time.
+    /// Reads the directory anew. Foreign files were reported when it was read for the first time.
     fn scan_again(&self, leftovers: Leftovers) -> Result<StoreState, StoreError> {
         scan(&self.dir, self.options.max_label_bytes, leftovers, ForeignFiles::Ignore)
     }

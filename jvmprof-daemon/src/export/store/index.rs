@@ -51,12 +51,12 @@ pub(super) struct SeriesEntry {
 }
 
 impl SeriesEntry {
-    /// Oldest first.
+    /// Returns the profiles, oldest first.
     pub(super) fn entries(&self) -> impl Iterator<Item = &ProfileEntry> {
         self.entries.values()
     }
 
-    /// Those that began at `start` or later, oldest first.
+    /// Returns the profiles that began at `start` or later, oldest first.
     pub(super) fn entries_from(&self, start: UnixNanos) -> impl Iterator<Item = &ProfileEntry> {
         self.entries.range((start, 0)..).map(|(_, entry)| entry)
     }

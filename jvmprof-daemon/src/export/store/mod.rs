@@ -117,7 +117,7 @@ impl Store {
     }
 }
 
-/// `labels` with the profile's name as `__name__`.
+/// Returns `labels` with the profile's name as `__name__`.
 pub fn with_name(labels: &LabelSet, name: &str) -> LabelSet {
     let mut labels = labels.clone();
     labels.insert(NAME_LABEL.to_owned(), name.to_owned());

@@ -79,7 +79,7 @@ enum MethodEntries {
 }
 
 impl CallFields {
-    /// `None` for a JVM that doesn't say.
+    /// Finds the fields; `None` for a JVM that doesn't say.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
         let offset = |name| lookup.maybe(&[name]).ok().flatten();
         let size = |name| lookup.size(name).ok().map(u64::from);

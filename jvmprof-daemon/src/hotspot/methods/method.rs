@@ -267,9 +267,9 @@ pub(crate) fn identify(
     readings.into_iter().map(|reading| reading.and_then(identity)).collect()
 }
 
-/// `java/lang/invoke/MethodHandle`, by its length and its last eight bytes. Its
-/// intrinsics are made with pools of their own (openjdk src/hotspot/share/oops/method.cpp,
-/// `make_method_handle_intrinsic`), and it is never unloaded.
+/// Returns true for the class `java/lang/invoke/MethodHandle`, by its length and its last eight
+/// bytes. Its intrinsics are made with pools of their own (openjdk
+/// src/hotspot/share/oops/method.cpp, `make_method_handle_intrinsic`), and it is never unloaded.
 fn is_method_handle(reading: &MethodReads, layout: &JvmLayout) -> bool {
     const NAME: &[u8; 29] = b"java/lang/invoke/MethodHandle";
     let last = reading.class_symbol.wrapping_add(u64::from(layout.symbol_body)).wrapping_add(21);

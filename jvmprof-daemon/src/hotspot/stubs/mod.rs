@@ -85,7 +85,7 @@ fn explore_functions(flow: &mut ControlFlow<'_>) {
     }
 }
 
-/// Code that no known entry leads to is entered where it begins.
+/// Explores the code that no known entry leads to as if it were entered where it begins.
 fn explore_rest(flow: &mut ControlFlow<'_>, base: Avma, kind: BlobKind) {
     let mut from = 0;
     while let Some(at) = flow.next_undecoded(from) {

@@ -168,7 +168,8 @@ impl StubRows {
         self.take(code_of(blobs), kept)
     }
 
-    /// `pieces`: those that stay. `code`: of the others.
+    /// Takes other pieces, and returns true if any has changed. `pieces`: those that stay. `code`:
+    /// of the others.
     fn take<'a>(&mut self, code: impl Iterator<Item = PieceCode<'a>>, mut pieces: Vec<CodePiece>) -> bool {
         let mut changed = false;
         for (code, kind, name, bytes) in code {
@@ -270,8 +271,8 @@ impl CodePiece {
     }
 }
 
-/// Vtable stubs and the like are added to their blob as the program runs, and have the same row
-/// whatever they are.
+/// Returns a checksum of a piece. Vtable stubs and the like are added to their blob as the program
+/// runs, and have the same row whatever they are.
 fn check(kind: BlobKind, bytes: &[u8]) -> u64 {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     match kind {

@@ -96,7 +96,7 @@ impl FunctionPattern {
         Self { text: text.to_owned(), takes_groups: true }
     }
 
-    /// `name` is as the page shows it.
+    /// Returns true if a node matches. `name` is as the page shows it.
     fn matches(&self, kind: NodeKind, name: &str) -> bool {
         let is_kind = match kind {
             NodeKind::Root | NodeKind::Pruned => false,

@@ -33,7 +33,7 @@ pub struct MapSizes {
 }
 
 impl Default for MapSizes {
-    /// 14 MiB in all: rows for a dozen large programs and their libraries.
+    /// Returns sizes of 14 MiB in all: rows for a dozen large programs and their libraries.
     fn default() -> Self {
         Self { processes: 8192, regions: 1 << 15, tables: 2048, pages: 1 << 19, rows: 1 << 21, jvms: 256 }
     }

@@ -137,7 +137,7 @@ pub(super) struct TopSamples {
 }
 
 impl TopSamples {
-    /// `limit`: slices of the window.
+    /// Makes an empty window of so many slices.
     pub(super) fn new(limit: usize) -> Self {
         Self { slices: VecDeque::new(), limit, totals: TopTotals::default() }
     }

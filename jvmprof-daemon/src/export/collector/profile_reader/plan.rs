@@ -34,7 +34,7 @@ impl SelectedProfiles {
         Self { selection: query.selection.clone(), series, profiles }
     }
 
-    /// Those that it compares them with, if it does.
+    /// Returns the profiles that a query compares them with, if it does.
     pub(super) fn of_base(query: &Query, store: &Store) -> Option<Self> {
         let base = query.base.as_ref()?;
         Some(Self { selection: base.clone(), series: base.series(store), profiles: base.profiles(store) })

@@ -109,7 +109,7 @@ impl FrameState {
         }
     }
 
-    /// Just called: the return address is on top of the stack.
+    /// Returns the state right after a call: the return address is on top of the stack.
     pub(in crate::hotspot::stubs) fn called() -> Self {
         let entry = StackLocation::new(LocationBase::Entry, 0);
         let mut state = Self::new(entry.plus(8));
@@ -163,8 +163,8 @@ impl FrameState {
         state
     }
 
-    /// Jumped to from compiled code, whose frame is still there as it was at a call: no return
-    /// address was pushed.
+    /// Returns the state after a jump from compiled code, whose frame is still there as it was at a
+    /// call: no return address was pushed.
     pub(in crate::hotspot::stubs) fn jumped_to() -> Self {
         let entry = StackLocation::new(LocationBase::Entry, 0);
         let mut state = Self { entry_modulo: Some(0), ..Self::new(entry) };
@@ -388,7 +388,8 @@ impl FrameState {
         Some(Row { cfa: self.cfa_rule(cfa)?, ra: self.ra_rule(cfa)?, rbp: self.rbp_rule(cfa), signal: false })
     }
 
-    /// `rbp` comes first: its rules hold over long stretches, while `rsp` moves.
+    /// Finds a place by the registers. `rbp` comes first: its rules hold over long stretches, while
+    /// `rsp` moves.
     fn find(&self, place: StackLocation) -> Option<RowLocation> {
         let by = |register| self.place(register).and_then(|from| place.above(from));
         by(Register::RBP).map(RowLocation::Rbp).or_else(|| by(Register::RSP).map(RowLocation::Rsp))

@@ -148,7 +148,7 @@ impl Transfer {
         }
     }
 
-    /// Eight bytes go to the instruction's memory operand.
+    /// Stores eight bytes to the instruction's memory operand.
     fn store(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32, value: TrackedValue) {
         let Some(at) = address(state, instruction, offset) else { return };
         if self.implicit_effects.patches_return_address && state.is_return_address_slot(at) {
