@@ -18,4 +18,5 @@ mod tests;
 pub use cpu_time::add_cpu_time;
 pub use encode::{PushEncoder, for_file, for_file_of_events, for_push, to_bytes};
 pub use sampled_events::{sampled_events, total};
+pub use strings::text_at;
 pub use tables::{CheckedTables, InvalidProfile};

@@ -7,12 +7,11 @@ use jvmprof_common::abi::Stop;
 use jvmprof_common::address::StackAddress;
 use jvmprof_common::frame::{FrameWord, UserFrame};
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Register, Row};
-use jvmprof_common::unwind::hotspot::code_blobs::{HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES};
-use jvmprof_common::unwind::hotspot::compiled::instructions::{CODE_BYTES, CODE_WORDS, LoadedCode};
+use jvmprof_common::unwind::hotspot::compiled::instructions::LoadedCode;
 use jvmprof_common::unwind::hotspot::{self, EncodedFrame, HotspotTarget};
 use jvmprof_common::unwind::{Cursor, Memory, UnwindRule, is_code_address, step};
 
-use crate::hotspot::ProcessMemory;
+use crate::hotspot::{LoadedPieces, ProcessMemory};
 use crate::sampler::StackSample;
 use crate::symbolize::java::AttachedJvm;
 use crate::types::Avma;
@@ -70,8 +69,7 @@ pub(in crate::symbolize) fn complete(
         sample,
         registers: (frames.len() == 1).then_some(&header.registers),
         java,
-        header: [0; HEADER_WORDS],
-        code: [0; CODE_WORDS],
+        loaded: LoadedPieces::NONE,
     };
     let mut rule_at = |at: Avma| generated(at).unwrap_or_else(|| rules.at(at, &mut find));
     loop {
@@ -150,8 +148,7 @@ struct SampleTarget<'a> {
     sample: &'a StackSample,
     registers: Option<&'a [u64; 16]>,
     java: Option<&'a AttachedJvm>,
-    header: [u64; HEADER_WORDS],
-    code: [u64; CODE_WORDS],
+    loaded: LoadedPieces,
 }
 
 impl SampleTarget<'_> {
@@ -189,18 +186,6 @@ impl SampleTarget<'_> {
         let interpreter = java.jvm().interpreter_start..java.jvm().interpreter_end;
         self.read(pc.wrapping_sub(MOV_BYTES as u64), &mut code)
             && archived_jump(&code).is_some_and(|to| interpreter.contains(&to))
-    }
-
-    fn read_words<const N: usize>(&self, address: Avma, bytes: usize) -> Option<[u64; N]> {
-        let mut buffer = vec![0; bytes];
-        if !self.read(address, &mut buffer) {
-            return None;
-        }
-        let mut words = [0; N];
-        for (word, chunk) in words.iter_mut().zip(buffer.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*chunk);
-        }
-        Some(words)
     }
 }
 
@@ -240,24 +225,19 @@ impl HotspotTarget for SampleTarget<'_> {
     }
 
     fn load_header(&mut self, address: Avma) -> bool {
-        let whole = self.read_words(address, HEADER_BYTES);
-        let read = whole.or_else(|| self.read_words(address, SHORT_HEADER_BYTES));
-        self.header = read.unwrap_or(self.header);
-        read.is_some()
+        self.java.is_some_and(|java| self.loaded.load_header(&java.memory(), address))
     }
 
     fn header_word(&self, index: usize) -> u64 {
-        self.header[index % HEADER_WORDS]
+        self.loaded.header_word(index)
     }
 
     fn load_code(&mut self, address: Avma) -> bool {
-        let read = self.read_words(address, CODE_BYTES);
-        self.code = read.unwrap_or(self.code);
-        read.is_some()
+        self.java.is_some_and(|java| self.loaded.load_code(&java.memory(), address))
     }
 
     fn code(&self) -> &LoadedCode {
-        &self.code
+        self.loaded.code()
     }
 
     fn stub_row(&mut self, _: u32, address: Avma) -> Option<Row> {
