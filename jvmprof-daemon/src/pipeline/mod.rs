@@ -306,19 +306,19 @@ impl State {
     /// Gives the maps of the kernel programs to the parts that use them, and fills them with the
     /// processes that are to be sampled, before the first sample.
     fn take_maps(&mut self, mut maps: BpfMaps, options: &PipelineOptions) -> Result<(), PipelineError> {
-        if let Some(table) = maps.take_dropped_processes() {
+        if let Some(table) = maps.dropped_processes.take() {
             self.targets.use_table(table);
         }
-        self.followers.exec_starts = maps.take_exec_starts();
+        self.followers.exec_starts = maps.exec_starts.take();
         let debuginfod = &options.native.debuginfod;
-        let allocation = maps.take_allocation();
+        let allocation = maps.allocation.take();
         self.followers.allocation =
             allocation.map(|maps| AllocationProfiler::new(options.allocation, maps, debuginfod.clone()));
-        let pauses = maps.take_pauses();
+        let pauses = maps.pauses.take();
         self.followers.pauses = pauses.map(|map| PauseTracker::new(map, debuginfod.clone()));
-        let contexts = maps.take_thread_contexts();
+        let contexts = maps.thread_contexts.take();
         self.thread_contexts = contexts.map(|map| ThreadContexts::new(options.thread_context.clone(), map));
-        let waits = maps.take_off_cpu();
+        let waits = maps.off_cpu.take();
         let off_cpu = waits.map(|maps| OffCpuProfiler::start(options.off_cpu.clone(), maps));
         self.off_cpu = off_cpu.transpose()?;
         self.symbolizer.fill(maps).map_err(PipelineError::RowLoader)?;

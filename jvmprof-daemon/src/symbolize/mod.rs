@@ -183,7 +183,7 @@ impl Symbolizer {
     /// # Errors
     /// A thread can't be started.
     pub fn fill(&mut self, mut tables: BpfMaps) -> io::Result<()> {
-        self.kernel.set_symbolizer(tables.take_kernel_symbolizer());
+        self.kernel.set_symbolizer(tables.kernel_symbolizer.take());
         self.publisher =
             Some(Publisher::start(tables, Arc::clone(&self.files), self.native.rows_on_disk.clone())?);
         Ok(())

@@ -17,15 +17,11 @@ use aya::{Ebpf, VerifierLogLevel};
 use aya_log::EbpfLogger;
 use jvmprof_common::abi::{Counter, CpuCounters, Event, Stop};
 
-use super::allocation_maps::AllocationMaps;
 use super::loader::{RING, load};
-use super::maps::{BpfMaps, MapSizes};
+use super::maps::BpfMaps;
 use super::object::{load_program, load_tail_calls, program, program_error, take_map};
-use super::off_cpu::maps::OffCpuMaps;
 use super::off_cpu::programs::OffCpuPrograms;
-use super::pause_maps::PauseMap;
 use super::process_filter::ProfiledProcesses;
-use super::thread_context_map::ThreadContextMap;
 use super::uprobes::{self, AllocationProbes, AttachedProbes, ProbedFunctions};
 use crate::clock::monotonic_ns;
 use crate::event_type::SamplesByEvent;
@@ -102,7 +98,7 @@ impl KernelPrograms {
         let off_cpu = options.off_cpu.then(|| OffCpuPrograms::load(&mut ebpf, &btf)).transpose()?;
         attach_mapping_events(&mut ebpf, &btf);
         drop(btf);
-        let tables = take_tables(&mut ebpf, options)?;
+        let tables = BpfMaps::of(&mut ebpf, options)?;
         load_program(&mut ebpf, SAMPLE)?;
         let mut programs = Self {
             ring: take_map(&mut ebpf, RING)?,
@@ -340,24 +336,6 @@ fn attach_process_events(ebpf: &mut Ebpf, pids: Option<&[u32]>) -> Result<Profil
     }
     attach_raw_tracepoint(ebpf, EXEC, "sched_process_exec")?;
     Ok(profiled)
-}
-
-/// Takes the maps that the rest of the daemon fills and reads.
-fn take_tables(ebpf: &mut Ebpf, options: &SamplerOptions) -> Result<BpfMaps, SamplerError> {
-    let mut tables = BpfMaps::of(ebpf, MapSizes::of_machine())?;
-    if options.allocation {
-        tables.set_allocation(AllocationMaps::of(ebpf)?);
-    }
-    if options.off_cpu {
-        tables.set_off_cpu(OffCpuMaps::of(ebpf, options.thread_ends)?);
-    }
-    if options.pauses {
-        tables.set_pauses(PauseMap::of(ebpf)?);
-    }
-    if options.thread_context {
-        tables.set_thread_contexts(ThreadContextMap::of(ebpf)?);
-    }
-    Ok(tables)
 }
 
 fn attach_raw_tracepoint(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), SamplerError> {
