@@ -19,14 +19,14 @@ use jvmprof_common::abi::{Counter, CpuCounters, Event, Stop};
 
 use super::loader::{RING, load};
 use super::maps::BpfMaps;
-use super::object::{load_program, load_tail_calls, program, program_error, take_map};
+use super::object::{load_program, load_tail_calls, program, program_error, run_time, take_map};
 use super::off_cpu::programs::OffCpuPrograms;
 use super::process_filter::ProfiledProcesses;
 use super::uprobes::{self, AllocationProbes, AttachedProbes, ProbedFunctions};
 use crate::clock::monotonic_ns;
 use crate::event_type::SamplesByEvent;
 use crate::sampler::btf::Btf;
-use crate::sampler::counts::{EventCounts, SamplerCounts};
+use crate::sampler::counts::{EventCounts, ProgramRunTimes, SamplerCounts};
 use crate::sampler::error::SamplerError;
 use crate::sampler::event::{KernelEvent, KernelEventKind};
 use crate::sampler::options::{SampleClock, SamplerOptions};
@@ -243,24 +243,16 @@ impl KernelPrograms {
         uprobes::detach(&mut self.ebpf, attached);
     }
 
-    pub(in crate::sampler) fn run_time(&self) -> Option<(u64, u64)> {
-        self.stats.as_ref()?;
-        // A tail-called program's time is billed to the program that was entered.
-        let info = self.ebpf.program(SAMPLE)?.info().ok()?;
-        Some((info.run_time().as_nanos() as u64, info.run_count()))
-    }
-
-    /// Returns run time in nanoseconds and number of runs of the uprobes; `None` where they aren't
-    /// loaded or not measured.
-    pub(in crate::sampler) fn probe_run_time(&self) -> Option<(u64, u64)> {
-        self.stats.as_ref()?;
-        self.probes.as_ref()?.run_time(&self.ebpf)
-    }
-
-    /// Returns the same of the uprobes of pauses.
-    pub(in crate::sampler) fn pause_run_time(&self) -> Option<(u64, u64)> {
-        self.stats.as_ref()?;
-        uprobes::pause_run_time(&self.ebpf)
+    pub(in crate::sampler) fn run_times(&self) -> ProgramRunTimes {
+        if self.stats.is_none() {
+            return ProgramRunTimes::default();
+        }
+        ProgramRunTimes {
+            // A tail-called program's time is billed to the program that was entered.
+            clock: run_time(&self.ebpf, &[SAMPLE]),
+            allocation: self.probes.as_ref().and_then(|probes| probes.run_time(&self.ebpf)),
+            pauses: uprobes::pause_run_time(&self.ebpf),
+        }
     }
 
     /// Attaches to all CPUs. The first one shows which clock this machine has.

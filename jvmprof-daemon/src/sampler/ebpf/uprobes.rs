@@ -10,7 +10,8 @@ use aya::maps::{MapData, ProgramArray};
 use aya::programs::UProbe;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeLink, UProbeLinkId, UProbeScope};
 
-use super::object::{load_program, load_tail_calls, program, program_error};
+use super::object::{load_program, load_tail_calls, program, program_error, run_time};
+use crate::sampler::counts::ProgramRunTime;
 use crate::sampler::error::SamplerError;
 use crate::types::FileOffset;
 
@@ -103,8 +104,7 @@ impl AllocationProbes {
         Ok(Self { _targets: targets })
     }
 
-    /// Returns run time in nanoseconds, stacks included, and number of runs.
-    pub(super) fn run_time(&self, ebpf: &Ebpf) -> Option<(u64, u64)> {
+    pub(super) fn run_time(&self, ebpf: &Ebpf) -> Option<ProgramRunTime> {
         run_time(ebpf, &[IN_NEW_TLAB, OUTSIDE_TLAB, THREAD_END])
     }
 }
@@ -116,8 +116,8 @@ pub(super) fn load_pauses(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
         .try_for_each(|name| load_program(ebpf, name).map(drop))
 }
 
-/// Returns run time in nanoseconds of the programs of pauses, and number of runs.
-pub(super) fn pause_run_time(ebpf: &Ebpf) -> Option<(u64, u64)> {
+/// Returns the run time of the programs of pauses; `None` where they aren't loaded.
+pub(super) fn pause_run_time(ebpf: &Ebpf) -> Option<ProgramRunTime> {
     run_time(ebpf, &[PAUSE_BEGIN, PAUSE_REACHED, PAUSE_END])
 }
 
@@ -209,14 +209,4 @@ fn take_link(ebpf: &mut Ebpf, name: &'static str, link: UProbeLinkId) -> Option<
 fn close_links(links: Vec<UProbeLink>) {
     // Without a thread they are dropped here.
     let _ = std::thread::Builder::new().name("uprobe-detach".to_owned()).spawn(move || drop(links));
-}
-
-fn run_time(ebpf: &Ebpf, names: &[&str]) -> Option<(u64, u64)> {
-    let mut sums = (0, 0);
-    for name in names {
-        let info = ebpf.program(name)?.info().ok()?;
-        sums.0 += info.run_time().as_nanos() as u64;
-        sums.1 += info.run_count();
-    }
-    Some(sums)
 }
