@@ -97,7 +97,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     pub fn attach(images: &[Image], memory: M) -> Result<Self, HotspotError> {
         let (image, structs) = VmStructs::read(images, &memory)?;
         let lookup = FieldLookup(&structs);
-        let layout = field_offsets::common(lookup)?;
+        let layout = field_offsets::jvm_layout(lookup)?;
         let bounds = |low, high| Some((lookup.maybe_address(low)?, lookup.maybe_address(high)?));
         let statics = StaticFields {
             code_bounds: bounds("CodeCache::_low_bound", "CodeCache::_high_bound"),

@@ -110,12 +110,12 @@ impl CodeHeapFields {
             Some(root) => {
                 let length = ["GrowableArrayBase::_len", "GenericGrowableArray::_len"];
                 // An array's layout is the same whatever its elements are.
-                (root, Some((lookup.any(&length)?, lookup.one("GrowableArray<int>::_data")?)))
+                (root, Some((lookup.offset_of_any(&length)?, lookup.offset_of("GrowableArray<int>::_data")?)))
             }
             None => (lookup.address("CodeCache::_heap")?, None),
         };
-        let memory = lookup.one("CodeHeap::_memory")?;
-        let segments = lookup.one("CodeHeap::_segmap")?;
+        let memory = lookup.offset_of("CodeHeap::_memory")?;
+        let segments = lookup.offset_of("CodeHeap::_segmap")?;
         let code_end =
             if layout.code_is_offset == 0 { "CodeBlob::_code_end" } else { "CodeBlob::_data_offset" };
         let kind = |name: &&'static str| {
@@ -130,18 +130,19 @@ impl CodeHeapFields {
         Ok(Self {
             root,
             array,
-            memory_low: memory + lookup.one("VirtualSpace::_low")?,
-            memory_high: memory + lookup.one("VirtualSpace::_high")?,
-            memory_reserved_low: memory + lookup.one("VirtualSpace::_low_boundary")?,
-            memory_reserved_high: memory + lookup.one("VirtualSpace::_high_boundary")?,
-            segment_map: segments + lookup.one("VirtualSpace::_low")?,
-            segment_map_high: segments + lookup.one("VirtualSpace::_high")?,
-            log2_segment: lookup.one("CodeHeap::_log2_segment_size")?,
+            memory_low: memory + lookup.offset_of("VirtualSpace::_low")?,
+            memory_high: memory + lookup.offset_of("VirtualSpace::_high")?,
+            memory_reserved_low: memory + lookup.offset_of("VirtualSpace::_low_boundary")?,
+            memory_reserved_high: memory + lookup.offset_of("VirtualSpace::_high_boundary")?,
+            segment_map: segments + lookup.offset_of("VirtualSpace::_low")?,
+            segment_map_high: segments + lookup.offset_of("VirtualSpace::_high")?,
+            log2_segment: lookup.offset_of("CodeHeap::_log2_segment_size")?,
             block_bytes: layout.heap_block_bytes,
-            block_used: lookup.one("HeapBlock::_header")? + lookup.one("HeapBlock::Header::_used")?,
-            blob_bytes: lookup.size("CodeBlob")?,
-            blob_size: lookup.one("CodeBlob::_size")?,
-            code_end: lookup.one(code_end)?,
+            block_used: lookup.offset_of("HeapBlock::_header")?
+                + lookup.offset_of("HeapBlock::Header::_used")?,
+            blob_bytes: lookup.size_of("CodeBlob")?,
+            blob_size: lookup.offset_of("CodeBlob::_size")?,
+            code_end: lookup.offset_of(code_end)?,
             kinds,
         })
     }

@@ -62,7 +62,7 @@ pub struct OwnerThread {
 
 impl OwnerFields {
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let offset = |names: &[&'static str]| lookup.maybe(names).ok().flatten();
+        let offset = |names: &[&'static str]| lookup.optional_offset(names);
         let own = offset(&["JavaThread::_threadObj"]);
         let lock_stack = || {
             let stack = offset(&["JavaThread::_lock_stack"])?;

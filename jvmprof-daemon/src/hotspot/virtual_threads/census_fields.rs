@@ -114,7 +114,7 @@ const STATES: [&str; 19] = [
 impl CensusFields {
     /// `None` for JVMs without virtual threads, and for those that don't say enough.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let offset = |names: &[&'static str]| lookup.maybe(names).ok().flatten().map(u64::from);
+        let offset = |names: &[&'static str]| lookup.optional_offset(names).map(u64::from);
         Some(Self {
             object_class: lookup
                 .maybe_address("vmClasses::_klasses[static_cast<int>(vmClassID::Object_klass_knum)]")?,
