@@ -55,8 +55,6 @@ const RETRY_TOO_LARGE_AFTER: Duration = Duration::from_secs(3600);
 pub struct TableCounts {
     /// Files whose rows are in the tables now.
     pub tables: u64,
-    /// Bytes that rows take there now.
-    pub row_bytes: u64,
     pub rules: u64,
     /// Tables that were evicted.
     pub evicted: u64,
@@ -204,9 +202,7 @@ impl CodeTables {
     }
 
     pub fn counts(&self) -> TableCounts {
-        let row_bytes = u64::from(self.chunks.used()) * (CHUNK_ROWS * 4) as u64;
         TableCounts {
-            row_bytes,
             rules: self.rules.len() as u64,
             tables: self.files.len() as u64,
             ..self.counts

@@ -80,8 +80,6 @@ pub struct CodeBlobDesc {
     pub code: Range<Avma>,
     /// Bytes that it takes of the code cache, header and data included.
     pub bytes: u64,
-    /// Words of a frame while the code runs, return address included; 0 where frames differ.
-    pub frame_size_words: i32,
 }
 
 impl CodeBlobDesc {
@@ -286,7 +284,6 @@ impl CodeHeapFields {
             kind,
             code: Avma(code.start)..Avma(code.end),
             bytes: size,
-            frame_size_words: field::i32(blob, layout.blob_frame_size.into())?,
         })
     }
 }
@@ -297,18 +294,17 @@ struct UnnamedBlob {
     kind: Option<&'static str>,
     code: Range<Avma>,
     bytes: u64,
-    frame_size_words: i32,
 }
 
 impl UnnamedBlob {
     fn named(self, names: &BlobNames) -> Option<CodeBlobDesc> {
-        let Self { address, name_at, kind, code, bytes, frame_size_words } = self;
+        let Self { address, name_at, kind, code, bytes } = self;
         // One out of an ahead-of-time cache is called by its arguments: `LIJ`.
         let name = match kind {
             Some("Adapter") => ADAPTERS.into(),
             _ => names.0.get(&name_at.0)?.clone(),
         };
-        Some(CodeBlobDesc { address, name, name_at, kind, code, bytes, frame_size_words })
+        Some(CodeBlobDesc { address, name, name_at, kind, code, bytes })
     }
 }
 

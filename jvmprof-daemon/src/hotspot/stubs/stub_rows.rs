@@ -302,7 +302,6 @@ mod tests {
             kind: None,
             code,
             bytes: 64 + bytes.len() as u64,
-            frame_size_words: 0,
         };
         StubBlob { blob, bytes: bytes.into() }
     }
