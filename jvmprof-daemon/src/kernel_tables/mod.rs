@@ -202,11 +202,7 @@ impl CodeTables {
     }
 
     pub fn counts(&self) -> TableCounts {
-        TableCounts {
-            rules: self.rules.len() as u64,
-            tables: self.files.len() as u64,
-            ..self.counts
-        }
+        TableCounts { rules: self.rules.len() as u64, tables: self.files.len() as u64, ..self.counts }
     }
 
     /// Returns true if the tables have this file's rows, or can't take them for now.
