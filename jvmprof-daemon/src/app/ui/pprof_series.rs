@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::event_type::{EventType, SampleNumber};
 use crate::export::store::{NAME_LABEL, NewProfile, UnixNanos};
 use crate::profile::model::LabelSet;
-use crate::profile::pprof::merge::{MergeError, MergeLimits, Merger};
+use crate::profile::pprof::merge::{MAX_BYTES, MergeError, Merger};
 use crate::profile::pprof::{self, CheckedTables, InvalidProfile, text_at};
 use crate::proto::pprof::{Profile, Sample, ValueType};
 
@@ -84,7 +84,7 @@ pub(super) fn import(mut profile: Profile) -> Result<ImportedProfile, ImportErro
         for (mut labels, samples) in series {
             profile.sample = samples.iter().map(|sample| view.without_series_labels(sample)).collect();
             // Leaves out what only other series refer to.
-            let mut merger = Merger::new(MergeLimits::default());
+            let mut merger = Merger::new(MAX_BYTES);
             merger.add(&profile)?;
             let own = merger.finish();
             labels.insert(NAME_LABEL.to_owned(), view.name.clone());
