@@ -23,6 +23,18 @@ macro_rules! impl_pod {
 }
 pub(super) use impl_pod;
 
+/// Implements `Debug` for a type with maps, whose contents aren't shown.
+macro_rules! impl_opaque_debug {
+    ($type:ident) => {
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($type)).finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(super) use impl_opaque_debug;
+
 fn find_program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Program, SamplerError> {
     ebpf.program_mut(name).ok_or(SamplerError::Object { kind: "program", name })
 }
