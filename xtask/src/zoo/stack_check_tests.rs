@@ -144,7 +144,7 @@ fn the_jvm_throws_what_the_instruction_can_throw() {
     let made = |name: &str| java(&format!("java/lang/{name}"), "<init>", "()V", 0);
     // There are no class files of the JDK here: their names are wrong, their edges are checked.
     let edge =
-        |frames: [ReportedFrame; 2]| faults(frames).iter().any(|(wrong, _)| *wrong == StackFault::Edge);
+        |frames: [ReportedFrame; 2]| faults(frames).iter().any(|(fault, _)| *fault == StackFault::Edge);
     assert!(!edge([made("ArrayIndexOutOfBoundsException"), caller(41)]));
     assert!(edge([made("ArithmeticException"), caller(41)]));
     assert!(!edge([made("ArithmeticException"), java(DERIVED, "other", INT, 29)]));
@@ -154,7 +154,7 @@ fn the_jvm_throws_what_the_instruction_can_throw() {
 fn method_handle_code_is_called_from_where_it_is_linked() {
     let linker = || java("java/lang/invoke/MethodHandleNatives", "linkCallSite", "()V", 0);
     let edge =
-        |frames: [ReportedFrame; 2]| faults(frames).iter().any(|(wrong, _)| *wrong == StackFault::Edge);
+        |frames: [ReportedFrame; 2]| faults(frames).iter().any(|(fault, _)| *fault == StackFault::Edge);
     assert!(!edge([linker(), java(EDGES, "lambda", "()Ljava/lang/Object;", 47)]));
     assert!(edge([linker(), java(EDGES, "lambda", "()Ljava/lang/Object;", 48)]));
     let lambda = || java("test/Edges$$Lambda/0x01", "get", "()Ljava/lang/Object;", 0);
@@ -168,7 +168,7 @@ fn classes_of_a_signature_are_loaded_anywhere_and_by_the_jvm_alone() {
     // The line has no instruction that refers to a class.
     let work = || java(BASE, "work", INT, 11);
     let edge =
-        |frames: Vec<ReportedFrame>| faults(frames).iter().any(|(wrong, _)| *wrong == StackFault::Edge);
+        |frames: Vec<ReportedFrame>| faults(frames).iter().any(|(fault, _)| *fault == StackFault::Edge);
     assert!(!edge(vec![load(), other(Code::Native("f".to_owned())), work()]));
     assert!(edge(vec![load(), work()]));
 }

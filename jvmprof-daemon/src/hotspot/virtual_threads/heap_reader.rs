@@ -11,8 +11,8 @@ use jvmprof_common::unwind::hotspot::HotspotTarget;
 use jvmprof_common::unwind::hotspot::compiled::instructions::LoadedCode;
 use jvmprof_common::unwind::hotspot::continuation::load_barriers::{UNRESOLVED, load_reference};
 
-use crate::hotspot::LoadedPieces;
 use crate::hotspot::java_heap::HeapLayout;
+use crate::hotspot::loaded_pieces::LoadedPieces;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::types::Avma;
 
