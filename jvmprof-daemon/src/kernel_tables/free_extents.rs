@@ -5,12 +5,12 @@ use std::ops::Range;
 
 /// First-fit allocator of an array's ranges.
 #[derive(Debug)]
-pub(super) struct Extents {
+pub(super) struct FreeExtents {
     /// Free ranges: length by start. Neighbours are merged.
     free: BTreeMap<u32, u32>,
 }
 
-impl Extents {
+impl FreeExtents {
     pub(super) fn new(entries: Range<u32>) -> Self {
         let mut extents = Self { free: BTreeMap::new() };
         extents.release(entries);
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn released_neighbours_become_one_stretch_again() {
-        let mut extents = Extents::new(1..11);
+        let mut extents = FreeExtents::new(1..11);
         let parts: Vec<_> = (0..5).map(|_| extents.take(2).expect("there is space")).collect();
         assert_eq!(extents.take(1), None);
         for index in [0, 2, 1, 4, 3] {

@@ -33,7 +33,7 @@ use crate::native::file_identity::FileKey;
 use crate::process::ProcessKey;
 use crate::sampler::{BpfMaps, MapSizes, SamplerError};
 use crate::types::{Avma, LoadBias};
-use free_extents::Extents;
+use free_extents::FreeExtents;
 pub use packed_rows::FileRows;
 use packed_rows::{PackedRows, RuleTable};
 pub use rows_on_disk::RowsOnDisk;
@@ -108,11 +108,11 @@ pub enum RegionCode {
 #[derive(Debug)]
 pub struct CodeTables {
     kernel: BpfMaps,
-    regions: Extents,
-    numbers: Extents,
-    pages: Extents,
-    chunks: Extents,
-    jvm_slots: Extents,
+    regions: FreeExtents,
+    numbers: FreeExtents,
+    pages: FreeExtents,
+    chunks: FreeExtents,
+    jvm_slots: FreeExtents,
     rules: RuleTable,
     files: HashMap<RowsKey, FileTable>,
     /// Rows that were refused for lack of space, and when to try again.
@@ -179,13 +179,13 @@ impl CodeTables {
     /// Makes tables that use no more than these entries of the kernel's.
     pub fn with_limits(kernel: BpfMaps, sizes: MapSizes) -> Self {
         Self {
-            regions: Extents::new(0..sizes.regions),
+            regions: FreeExtents::new(0..sizes.regions),
             // RowTable 0 is none.
-            numbers: Extents::new(1..sizes.tables),
-            pages: Extents::new(0..sizes.pages),
-            chunks: Extents::new(0..sizes.rows / CHUNK_ROWS as u32),
+            numbers: FreeExtents::new(1..sizes.tables),
+            pages: FreeExtents::new(0..sizes.pages),
+            chunks: FreeExtents::new(0..sizes.rows / CHUNK_ROWS as u32),
             // Slot 0 is none.
-            jvm_slots: Extents::new(1..sizes.jvms),
+            jvm_slots: FreeExtents::new(1..sizes.jvms),
             kernel,
             rules: RuleTable::new(u32::from(NO_RULE) + 1..MAX_RULES),
             files: HashMap::new(),

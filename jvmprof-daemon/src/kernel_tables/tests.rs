@@ -151,7 +151,7 @@ fn rows_of_a_real_file_are_read_back_as_they_were_published() {
     });
     let mut small = small();
     let sizes = small.tables.kernel.sizes();
-    small.tables.chunks = Extents::new(0..sizes.rows / CHUNK_ROWS as u32);
+    small.tables.chunks = FreeExtents::new(0..sizes.rows / CHUNK_ROWS as u32);
     // Not at the begin of the tables.
     small.tables.add_file(FIRST, with_offsets((0..300).map(|n| 8 * n)));
     small.tables.add_file(SECOND, packed);

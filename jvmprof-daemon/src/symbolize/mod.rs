@@ -63,7 +63,7 @@ pub use memory_limits::SymbolMemoryLimits;
 use native::deferred_frames::DeferredFrame;
 use native::function_names::FunctionNames;
 use native::mapped_files::Modules;
-pub use native::{NativeOptions, Symbolize};
+pub use native::{NativeOptions, SymbolizationPlace};
 use publish_to_kernel::{Publication, PublishContext, Publisher};
 use stack::completer::Completer;
 use stack::remapped_code::RemappedCode;

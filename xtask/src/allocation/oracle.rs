@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 /// Objects of one class that one method allocates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct OracleObjects {
     pub(super) class: String,
     pub(super) path: String,
     pub(super) objects: u64,
@@ -16,7 +16,7 @@ pub(super) struct Kind {
 /// All that the program allocates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OracleAllocations {
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<OracleObjects>,
     /// What the JVM says of its threads (`ThreadMXBean.getThreadAllocatedBytes`).
     pub(super) jvm_bytes: u64,
 }
@@ -62,7 +62,7 @@ impl OracleAllocations {
             let words: Vec<&str> = line.split('\t').collect();
             let number = |text: &str| text.parse::<u64>().with_context(|| format!("reading {line:?}"));
             match words[..] {
-                [class, path, objects, bytes] => kinds.push(Kind {
+                [class, path, objects, bytes] => kinds.push(OracleObjects {
                     class: class.to_owned(),
                     path: path.to_owned(),
                     objects: number(objects)?,

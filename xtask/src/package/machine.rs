@@ -47,7 +47,7 @@ const BEGINS: &str = "begins ";
 const END: &str = "the end";
 
 /// Several times what the whole check needs of qemu's processor time.
-const LIMIT: qemu::Limit = qemu::Limit::Processor(Duration::from_secs(1800));
+const LIMIT: qemu::MachineLimit = qemu::MachineLimit::Processor(Duration::from_secs(1800));
 
 /// Packages that the machine has beside a minimal Debian. rpm: the RPM's scripts talk to the same
 /// systemd.

@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::class_file::{Class, Instruction, Invoke, Method, Place};
+use super::class_file::{Class, Instruction, InvokeKind, Method, MethodPlace};
 use super::class_path::ClassPath;
 use super::jvm_upcalls;
-use super::profile::{Code, JavaMethod, ReportedFrame, Stack, is_generated};
+use super::profile::{Code, CountedStack, JavaMethod, ReportedFrame, is_generated};
 
 /// A kind of error in a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +73,7 @@ impl Checker {
     }
 
     /// Checks each frame, each pair of neighbours, and the root of a stack.
-    pub(super) fn check(&self, stack: &Stack) -> StackReport {
+    pub(super) fn check(&self, stack: &CountedStack) -> StackReport {
         let mut report = StackReport::default();
         let mut callee: Option<(usize, &Rc<ReportedFrame>)> = None;
         let mut through_native = false;
@@ -119,7 +119,7 @@ impl Checker {
 
     /// Checks that the youngest Java method of an allocation's stack can allocate where it stands:
     /// by an instruction that makes an object, calls a method, loads a class or throws.
-    pub(super) fn check_allocation(&self, stack: &Stack) -> Option<StackError> {
+    pub(super) fn check_allocation(&self, stack: &CountedStack) -> Option<StackError> {
         let at = stack.frames.iter().position(|frame| !matches!(frame.code, Code::Stub(_)))?;
         let frame = &stack.frames[at];
         let method = frame.java()?;
@@ -233,13 +233,13 @@ impl Checker {
     }
 
     /// Returns whether a call of a method of `named` can end in the method of `selected`.
-    fn may_select(&self, kind: Invoke, named: &str, selected: &str) -> bool {
+    fn may_select(&self, kind: InvokeKind, named: &str, selected: &str) -> bool {
         let classes = &self.classes;
         match kind {
-            Invoke::Static | Invoke::Special => classes.is_subtype(named, selected),
+            InvokeKind::Static | InvokeKind::Special => classes.is_subtype(named, selected),
             // A class may inherit the method from one that doesn't implement the interface.
-            Invoke::Interface => true,
-            Invoke::Virtual => {
+            InvokeKind::Interface => true,
+            InvokeKind::Virtual => {
                 let versions = classes.get(selected);
                 let unknown =
                     versions.is_empty() || (!named.starts_with('[') && classes.get(named).is_empty());
@@ -254,11 +254,11 @@ impl Checker {
 }
 
 /// Returns the place of a frame in a method, as exactly as the frame has it.
-fn place(method: &Method, frame: &ReportedFrame) -> Place {
+fn place(method: &Method, frame: &ReportedFrame) -> MethodPlace {
     match frame.bci {
-        Some(bci) => Place::Bytecode(bci),
-        None if method.has_line(frame.line) => Place::Line(frame.line),
-        None => Place::Anywhere,
+        Some(bci) => MethodPlace::Bytecode(bci),
+        None if method.has_line(frame.line) => MethodPlace::Line(frame.line),
+        None => MethodPlace::Anywhere,
     }
 }
 

@@ -2,7 +2,7 @@
 //! `xtask/zoo/testdata/Edges.java`.
 
 use super::class_path::ClassPath;
-use super::profile::{Code, ReportedFrame, Stack};
+use super::profile::{Code, CountedStack, ReportedFrame};
 use super::stack_check::{Checker, StackFault};
 use super::test_stacks::{java, other, stack};
 
@@ -187,7 +187,7 @@ fn native_code_does_not_make_the_calls_of_bytecode() {
 #[test]
 fn a_stack_that_begins_nowhere_is_found() {
     let roots = |frames: Vec<ReportedFrame>| -> usize {
-        let checked: Stack = stack(frames, 1);
+        let checked: CountedStack = stack(frames, 1);
         let findings = checker().check(&checked).findings;
         findings.iter().filter(|finding| finding.fault == StackFault::Root).count()
     };

@@ -18,7 +18,7 @@ use prost::Message as _;
 use serde::Serialize;
 
 use super::sample_timeline::ActivityTimeline;
-use super::selection::{Group, Query};
+use super::selection::{Query, StackGrouping};
 use crate::event_type::{EventType, ShownUnit};
 use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange};
 use crate::profile::call_tree::{CallTree, PAGE_NODES, SampleTimes};
@@ -297,8 +297,8 @@ impl ProfileReader {
 }
 
 /// Returns true unless stacks would be grouped by program and there is only one.
-fn has_several(series: &[SeriesInfo], by: &Group) -> bool {
-    *by != Group::Program || by.names(series).into_values().collect::<BTreeSet<_>>().len() > 1
+fn has_several(series: &[SeriesInfo], by: &StackGrouping) -> bool {
+    *by != StackGrouping::Program || by.names(series).into_values().collect::<BTreeSet<_>>().len() > 1
 }
 
 /// Returns true if all of these count CPU time.

@@ -77,7 +77,7 @@ pub(super) enum SelectionError {
 pub(super) struct Query {
     pub(super) selection: Selection,
     /// What stacks are grouped by.
-    pub(super) group: Option<Group>,
+    pub(super) group: Option<StackGrouping>,
     /// The sample type that is counted; `None`: samples, or a profile's first one.
     pub(super) sample_type: Option<String>,
     /// What the selection is compared with.
@@ -97,7 +97,7 @@ pub(super) struct Query {
 
 /// The grouping of stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum StackGrouping {
     /// The values of a label of series.
     Label(String),
     /// The kind of the thread, which is a label of samples (`group=thread_kind`).
@@ -106,7 +106,7 @@ pub(super) enum Group {
     Program,
 }
 
-impl Group {
+impl StackGrouping {
     /// Returns the group that series as a whole are in, if these are what is grouped.
     pub(super) fn of_series(&self) -> Option<&Self> {
         (*self != Self::ThreadKind).then_some(self)
@@ -158,9 +158,9 @@ impl Query {
                 "to" => main.to = Some(time("to", &value)?),
                 "base_from" => base.from = Some(time("base_from", &value)?),
                 "base_to" => base.to = Some(time("base_to", &value)?),
-                "group" if value == "auto" => group = Some(Group::Program),
-                "group" if value == THREAD_KIND_LABEL => group = Some(Group::ThreadKind),
-                "group" if !value.is_empty() => group = Some(Group::Label(value.into_owned())),
+                "group" if value == "auto" => group = Some(StackGrouping::Program),
+                "group" if value == THREAD_KIND_LABEL => group = Some(StackGrouping::ThreadKind),
+                "group" if !value.is_empty() => group = Some(StackGrouping::Label(value.into_owned())),
                 "type" if !value.is_empty() => {
                     let (series, of) =
                         value.split_once(':').ok_or_else(|| SelectionError::NotAType(value.to_string()))?;

@@ -31,7 +31,7 @@ use self::machine_code::instruction_effects::ImplicitEffects;
 use self::machine_code::relocatable_fields::RelocatableField;
 pub use self::native_code::analyze_native;
 pub(crate) use self::stub_rows::PieceShapes;
-pub use self::stub_rows::{Coverage, StubRows};
+pub use self::stub_rows::{RowCoverage, StubRows};
 use crate::types::Avma;
 
 /// From `start` to the next span's start the same row holds; `None`: nothing is known there.

@@ -119,7 +119,7 @@ fn code_of(blobs: &[StubBlob]) -> impl Iterator<Item = PieceCode<'_>> {
 
 /// The share of a JVM's generated code that has rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Coverage {
+pub struct RowCoverage {
     /// Bytes of code, tables and padding within it included.
     pub code_bytes: u64,
     /// Bytes of it that have a row.
@@ -251,8 +251,8 @@ impl StubRows {
         all
     }
 
-    pub fn coverage(&self) -> Coverage {
-        let mut sum = Coverage { spans: self.spans().len(), ..Coverage::default() };
+    pub fn coverage(&self) -> RowCoverage {
+        let mut sum = RowCoverage { spans: self.spans().len(), ..RowCoverage::default() };
         for piece in &self.pieces {
             sum.code_bytes += u64::from(piece.shape.bytes);
             sum.covered_bytes += u64::from(piece.shape.covered_bytes);
@@ -324,7 +324,7 @@ mod tests {
         assert_ne!(rows.row(Avma(0x1001)), rows.row(Avma(0x1000)));
         assert_eq!(rows.row(Avma(0x1003)), None);
         assert!(rows.row(Avma(0x2005)).is_some());
-        assert_eq!(rows.coverage(), Coverage { code_bytes: 5, covered_bytes: 5, spans: 6 });
+        assert_eq!(rows.coverage(), RowCoverage { code_bytes: 5, covered_bytes: 5, spans: 6 });
         let spans = rows.spans();
         assert!(spans.iter().all(|span| rows.row(span.start) == span.row), "{spans:?}");
         let stub = blob("g1_pre_barrier_slow", 0x1000, &[0x55, 0x5d, 0xc3]);

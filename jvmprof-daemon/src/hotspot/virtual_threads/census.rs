@@ -18,7 +18,7 @@ use super::census_error::VirtualThreadsError;
 use super::census_fields::{CensusFields, CensusLayout};
 use super::frozen_stack::FrozenStack;
 use super::heap_reader::HeapReader;
-use super::thread_sets::{Members, members};
+use super::thread_sets::{SetMembers, members};
 use crate::hotspot::code_cache::unsigned5::Unsigned5Encoding;
 use crate::hotspot::java_heap::{HeapLayout, KlassReader};
 use crate::hotspot::process_memory::ProcessMemory;
@@ -159,7 +159,7 @@ fn count_by_state<M: ProcessMemory>(
     states: &HashMap<i32, &'static str>,
 ) -> Result<(VirtualThreads, Vec<WeighedThread>), VirtualThreadsError> {
     let objects = match members(heap, layout, effort.buckets) {
-        Ok(Members { objects }) => objects,
+        Ok(SetMembers { objects }) => objects,
         Err(_) if heap.is_late() => return Err(VirtualThreadsError::Slow),
         Err(_) if heap.take_unresolved() > 0 => return Err(VirtualThreadsError::Moving),
         Err(error) => return Err(error),

@@ -38,7 +38,7 @@ struct DynamicSymbols {
 
 /// The exported symbols of an image.
 #[derive(Debug)]
-pub(crate) struct Exports {
+pub(crate) struct ExportedSymbols {
     pub(crate) image: Image,
     /// All memory of the image.
     pub(crate) memory: Range<u64>,
@@ -60,7 +60,7 @@ pub(crate) fn find_exports(
     name: &str,
     names: &[&'static str],
     memory: &impl ProcessMemory,
-) -> Option<Exports> {
+) -> Option<ExportedSymbols> {
     let dynamics = read_dynamics(images, memory);
     // Most files are ruled out by one word of their hash tables' filters, for all files in two
     // calls.
@@ -70,7 +70,7 @@ pub(crate) fn find_exports(
         .find(|(_, dynamic, table)| table.lookup(name, dynamic, memory).is_some())?;
     let address = |name: &&'static str| Some((*name, table.lookup(name, &dynamic, memory)?));
     let addresses = names.iter().filter_map(address).collect();
-    Some(Exports { image, memory: image.0.0..dynamic.end, addresses })
+    Some(ExportedSymbols { image, memory: image.0.0..dynamic.end, addresses })
 }
 
 fn read_dynamics(images: &[Image], memory: &impl ProcessMemory) -> Vec<(Image, DynamicSymbols)> {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use super::exported_symbols::{Exports, Image, find_exports};
+use super::exported_symbols::{ExportedSymbols, Image, find_exports};
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::types::Avma;
@@ -129,7 +129,7 @@ struct Tables {
 }
 
 impl Tables {
-    fn read(exports: &Exports, memory: &impl ProcessMemory) -> Result<Self, HotspotError> {
+    fn read(exports: &ExportedSymbols, memory: &impl ProcessMemory) -> Result<Self, HotspotError> {
         let at: Vec<Avma> = exports.addresses.values().copied().collect();
         let values = memory.read_words(&at);
         let names = exports.addresses.keys().zip(values);

@@ -35,7 +35,7 @@ const ROW_BYTES: u64 = 24;
 const FILE_BYTES: u64 = 160;
 
 /// Units of a file.
-pub(super) struct Units {
+pub(super) struct DwarfUnits {
     /// Ranges of code with their unit; some code is in two.
     ranges: Vec<(Range<u64>, u32)>,
     /// Bytes that each unit takes when it is first used; 0 from then on.
@@ -45,7 +45,7 @@ pub(super) struct Units {
     used_bytes: u64,
 }
 
-impl Units {
+impl DwarfUnits {
     /// Walks the units of `dwarf` and of the file that it shares with others. `limit` is that of
     /// the bytes that they take at once.
     ///
@@ -108,7 +108,7 @@ struct Check {
     /// Bytes that are allocated at once.
     bytes: Count,
     work: Count,
-    units: Units,
+    units: DwarfUnits,
 }
 
 struct Count {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::{Serialize, Serializer};
 
 use super::{CallStep, ROOT, TreeBuilder};
-use crate::profile::jvm_activity::SampledIn;
+use crate::profile::jvm_activity::SampledActivity;
 use crate::profile::model::{Batch, LabelSet};
 use crate::profile::pprof::leb128;
 use crate::types::FastHasher;
@@ -23,10 +23,10 @@ pub struct SampleTimes {
     lines: Vec<u32>,
     /// What each one's samples were taken in; empty if that isn't counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    activities: Vec<SampledIn>,
+    activities: Vec<SampledActivity>,
     /// Of which process each one's samples are, where nothing else is counted of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    processes: Vec<SampledIn>,
+    processes: Vec<SampledActivity>,
     /// For each sample, oldest first, milliseconds since the one before: as LEB128.
     #[serde(serialize_with = "as_base64")]
     steps: Vec<u8>,
@@ -47,7 +47,7 @@ impl SampleTimes {
 
 /// The end of a stack in a tree: the node, the line of its nearest Java caller, and what its
 /// samples were taken in.
-type TimedEnd = (u32, u32, Option<SampledIn>);
+type TimedEnd = (u32, u32, Option<SampledActivity>);
 
 /// The times of samples by where their stacks end, while the tree is built.
 #[derive(Clone, Debug, Default)]
