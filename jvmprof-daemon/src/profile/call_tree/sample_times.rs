@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use prost::encoding::encode_varint;
 use serde::{Serialize, Serializer};
 
 use super::{CallStep, ROOT, TreeBuilder};
 use crate::profile::jvm_activity::SampledActivity;
 use crate::profile::model::{Batch, LabelSet};
-use crate::profile::pprof::leb128;
 use crate::types::FastHasher;
 
 /// The times of samples, as columns. The names in JSON are what the page's `times.js` reads.
@@ -97,8 +97,8 @@ impl EndTimes {
         }
         let mut before = 0;
         for (time, entry) in samples {
-            leb128::write(time - before, &mut result.steps);
-            leb128::write(entry, &mut result.entries);
+            encode_varint(u64::from(time - before), &mut result.steps);
+            encode_varint(u64::from(entry), &mut result.entries);
             before = time;
         }
         result

@@ -4,7 +4,6 @@ mod cpu_time;
 pub mod decode;
 mod encode;
 pub mod jvm_pauses;
-pub(in crate::profile) mod leb128;
 pub mod line_column;
 pub mod merge;
 pub mod sample_times;
