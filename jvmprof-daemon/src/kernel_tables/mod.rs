@@ -323,7 +323,7 @@ impl CodeTables {
                 sampled: Instant::now(),
             },
         ) {
-            self.leave(&old.files);
+            self.remove_user_of(&old.files);
             self.retire(TableExtents { regions: old.regions, ..TableExtents::default() });
         }
     }
@@ -349,7 +349,7 @@ impl CodeTables {
             if !is_taken_over {
                 self.kernel.remove_process(process.pid);
             }
-            self.leave(&process.files);
+            self.remove_user_of(&process.files);
             self.retire(TableExtents { regions: process.regions, ..TableExtents::default() });
             if let Some(jvm) = process.jvm {
                 self.retire(TableExtents { jvms: jvm.slot..jvm.slot + 1, ..TableExtents::default() });

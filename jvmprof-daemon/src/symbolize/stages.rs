@@ -231,7 +231,7 @@ impl Symbolizer {
         let stays = !pending && !namer.is_passing && outcome == StackOutcome::Whole;
         let frames = Arc::from(frames);
         if stays {
-            let more = symbols.stacks.keep(process.version, sample, &frames);
+            let more = symbols.stacks.insert(process.version, sample, &frames);
             self.stack_bytes = self.stack_bytes.saturating_add_signed(more);
             if self.stack_bytes > self.max_stack_bytes {
                 self.clear_stacks();
@@ -297,6 +297,6 @@ impl WindowEnd<'_> {
     /// Drops all other processes: the next window begins.
     pub fn retain(self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.symbolizer.retain(is_alive);
-        self.symbolizer.java.keep_stub_analyses();
+        self.symbolizer.java.store_stub_analyses();
     }
 }

@@ -63,7 +63,7 @@ impl PieceShapes {
     }
 
     /// Writes what was analysed since the last time to disk, in the background.
-    pub(crate) fn keep_new(&self) {
+    pub(crate) fn store_new(&self) {
         let Some(on_disk) = &self.on_disk else { return };
         let mut writer = lock(&self.writer);
         if writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
@@ -77,7 +77,7 @@ impl PieceShapes {
             AnalysesOnDisk::encode(state.known.get_or_insert_default())
         };
         let on_disk = Arc::clone(on_disk);
-        let write = move || on_disk.keep(&encoded);
+        let write = move || on_disk.store(&encoded);
         match thread::Builder::new().name("stub-analyses".to_owned()).spawn(write) {
             Ok(started) => *writer = Some(started),
             Err(error) => tracing::debug!(%error, "no thread to write analyses of stubs to disk"),
@@ -90,7 +90,7 @@ impl Drop for PieceShapes {
         let wait = || lock(&self.writer).take().map(JoinHandle::join);
         // A write that is under way lacks what was analysed since.
         wait();
-        self.keep_new();
+        self.store_new();
         wait();
     }
 }

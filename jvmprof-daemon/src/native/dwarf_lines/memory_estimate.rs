@@ -189,7 +189,7 @@ impl Check {
                 made += lines.made;
             }
             self.units.made.push(made);
-            ranges.into_iter().try_for_each(|range| self.keep(range, number))?;
+            ranges.into_iter().try_for_each(|range| self.add_range(range, number))?;
         }
         // Other sections may give units more code.
         let mut sets = dwarf.debug_aranges.headers();
@@ -199,13 +199,14 @@ impl Check {
             while let Some(entry) = entries.next().transpose() {
                 let Ok(entry) = entry else { continue };
                 let range = entry.range();
-                self.keep(range.begin..range.end, *number)?;
+                self.add_range(range.begin..range.end, *number)?;
             }
         }
         Ok(())
     }
 
-    fn keep(&mut self, range: Range<u64>, unit: u32) -> Result<(), ElfError> {
+    /// Adds a range of a unit's code.
+    fn add_range(&mut self, range: Range<u64>, unit: u32) -> Result<(), ElfError> {
         // Here, and in addr2line.
         self.bytes.add(2 * RANGE_BYTES)?;
         self.units.ranges.push((range, unit));

@@ -99,7 +99,7 @@ fn draw_functions(state: &mut TopState, slice: &SampleSlice, frame: &mut Frame<'
     let height = usize::from(area.height.saturating_sub(1));
     let limit = state.scrolled.saturating_add(height);
     let (rows, samples) =
-        slice.rows(state.chosen, state.java, state.order, limit, |name| state.lets_through(name));
+        slice.rows(state.chosen, state.java, state.order, limit, |name| state.matches_filter(name));
     state.scrolled = state.scrolled.min(rows.len().saturating_sub(height));
     let percent = |part: u64| part as f64 * 100.0 / samples.max(1) as f64;
     let row = |row: &TopRow| {

@@ -153,8 +153,8 @@ impl TopState {
         self.chosen = next.and_then(|at| pids.get(at).copied());
     }
 
-    /// Returns true if the filter lets a name through.
-    pub(super) fn lets_through(&self, name: &str) -> bool {
+    /// Returns true if a name matches the filter.
+    pub(super) fn matches_filter(&self, name: &str) -> bool {
         self.filter.is_empty() || name.to_lowercase().contains(&self.filter)
     }
 }
@@ -181,7 +181,7 @@ mod tests {
         assert!(state.is_since_begin && state.java && state.order == RowOrder::Total);
         press(&mut state, &[KeyCode::Char('/'), KeyCode::Char('Q'), KeyCode::Char('o'), KeyCode::Backspace]);
         assert_eq!((state.filter.as_str(), state.is_editing), ("q", true));
-        assert!(state.lets_through("com.acme.Queue") && !state.lets_through("com.acme.Order"));
+        assert!(state.matches_filter("com.acme.Queue") && !state.matches_filter("com.acme.Order"));
         press(&mut state, &[KeyCode::Enter, KeyCode::Tab]);
         assert_eq!((state.is_editing, state.chosen), (false, Some(7)));
         press(&mut state, &[KeyCode::Tab]);

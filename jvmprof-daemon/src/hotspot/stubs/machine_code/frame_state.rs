@@ -265,8 +265,8 @@ impl FrameState {
         Some(place.plus(-entry.wrapping_add(place.offset).rem_euclid(alignment)))
     }
 
-    /// The caller's frame is being taken apart: nothing is known of it any more.
-    pub(in crate::hotspot::stubs) fn give_up_frame(&mut self) {
+    /// Discards what is known of the caller's frame, which is being taken apart.
+    pub(in crate::hotspot::stubs) fn discard_frame(&mut self) {
         self.slots.clear();
         self.cfa = None;
         self.replacing = true;

@@ -171,7 +171,7 @@ impl Transfer {
             let pops = instruction.mnemonic() == Mnemonic::Add
                 && instruction.op0_register() == iced_x86::Register::RSP;
             if self.implicit_effects.replaces_frames && pops {
-                state.give_up_frame();
+                state.discard_frame();
             }
             return self.other(state, instruction, offset);
         };
