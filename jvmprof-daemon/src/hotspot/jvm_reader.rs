@@ -98,12 +98,12 @@ impl<M: ProcessMemory> Hotspot<M> {
         let (image, structs) = VmStructs::read(images, &memory)?;
         let lookup = FieldLookup(&structs);
         let layout = field_offsets::jvm_layout(lookup)?;
-        let bounds = |low, high| Some((lookup.maybe_address(low)?, lookup.maybe_address(high)?));
+        let bounds = |low, high| Some((lookup.optional_address(low)?, lookup.optional_address(high)?));
         let statics = StaticFields {
             code_bounds: bounds("CodeCache::_low_bound", "CodeCache::_high_bound"),
             threads: lookup.address("Threads::_number_of_threads")?,
-            cont_entry_return_pc: lookup.maybe_address("ContinuationEntry::_return_pc"),
-            call_stub_return: lookup.maybe_address("StubRoutines::_call_stub_return_address"),
+            cont_entry_return_pc: lookup.optional_address("ContinuationEntry::_return_pc"),
+            call_stub_return: lookup.optional_address("StubRoutines::_call_stub_return_address"),
         };
         let version = read_version(lookup, &memory)?;
         let encoding = Unsigned5Encoding::of_feature(version.feature);

@@ -244,7 +244,7 @@ impl CodeTables {
 
     /// Returns the processes that lack the rows of a file for which there is space or may be by
     /// now: to be published again.
-    pub fn lacking(&self) -> impl Iterator<Item = ProcessKey> {
+    pub fn processes_lacking_rows(&self) -> impl Iterator<Item = ProcessKey> {
         let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.has_or_refuses_rows(file);
         let lacks = move |process: &PublishedProcess| process.missing.iter().any(may_be_there);
         self.processes.iter().filter(move |(_, process)| lacks(process)).map(|(key, _)| *key)

@@ -44,8 +44,8 @@ impl Small {
         self.tables.kernel.process(pid(process))
     }
 
-    fn lacking(&self) -> Vec<ProcessKey> {
-        self.tables.lacking().collect()
+    fn processes_lacking_rows(&self) -> Vec<ProcessKey> {
+        self.tables.processes_lacking_rows().collect()
     }
 }
 
@@ -86,7 +86,7 @@ fn refused_rows_are_tried_again_and_take_the_space_that_others_left() {
     let second = small.publish(2, SECOND);
     assert_eq!((small.tables.counts().tables, small.tables.counts().no_room), (1, 1));
     assert!(small.tables.has_or_refuses_rows(&SECOND), "not at once");
-    assert_eq!(small.lacking(), []);
+    assert_eq!(small.processes_lacking_rows(), []);
     small.tables.retry_after = Duration::ZERO;
     small.tables.add_file(SECOND, rows());
     assert_eq!(
@@ -94,15 +94,15 @@ fn refused_rows_are_tried_again_and_take_the_space_that_others_left() {
         (false, 1),
         "counted once"
     );
-    assert_eq!(small.lacking(), [second]);
+    assert_eq!(small.processes_lacking_rows(), [second]);
     small.tables.retain(|key| key != first);
     wait_for_grace();
     small.tables.add_file(SECOND, rows());
     let counts = small.tables.counts();
     assert_eq!((small.tables.has_or_refuses_rows(&SECOND), counts.tables, counts.evicted), (true, 1, 1));
-    assert_eq!(small.lacking(), [second], "it isn't told yet");
+    assert_eq!(small.processes_lacking_rows(), [second], "it isn't told yet");
     small.publish(2, SECOND);
-    assert_eq!(small.lacking(), []);
+    assert_eq!(small.processes_lacking_rows(), []);
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl Pipeline {
 
     pub fn sampler_counts(&self) -> SamplerCounts {
         let mut counts = self.sampler.counts();
-        counts.add_taken(Event::OffCpu, self.taken_by_daemon().get(EventType::OffCpu));
+        counts.add_unrecorded(Event::OffCpu, self.taken_by_daemon().get(EventType::OffCpu));
         counts
     }
 

@@ -59,7 +59,7 @@ impl EventCounts {
 
 impl SamplerCounts {
     /// Adds samples that were taken without a record of the ring buffer.
-    pub(crate) fn add_taken(&mut self, event: Event, samples: u64) {
+    pub(crate) fn add_unrecorded(&mut self, event: Event, samples: u64) {
         let counts = &mut self.events[event as usize];
         for (counter, count) in Counter::ALL.iter().zip(&mut counts.counters) {
             if matches!(counter, Counter::Taken | Counter::Emitted) {

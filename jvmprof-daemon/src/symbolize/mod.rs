@@ -275,7 +275,7 @@ impl Symbolizer {
         self.names.evict_unused();
         if let Some(publisher) = &mut self.publisher {
             publisher.tables.retain(&is_alive);
-            for key in publisher.tables.lacking() {
+            for key in publisher.tables.processes_lacking_rows() {
                 if let Some(symbols) = self.processes.get_mut(&key) {
                     symbols.published.invalidate();
                 }

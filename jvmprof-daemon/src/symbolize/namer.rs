@@ -92,7 +92,7 @@ impl Namer<'_> {
     ) -> bool {
         let ReadFrames { frames: known, unnamed } = self.read_new(symbols, stack);
         let (java, callers) = (symbols.java.attached_jvm(), &mut symbols.callers);
-        let on_the_way = java.is_some_and(|java| java.begins_on_the_way(self.java, stack, callers));
+        let on_the_way = java.is_some_and(|java| java.has_false_leaf(self.java, stack, callers));
         // A compiled frame is being replaced by interpreted ones, which keep what was there before
         // until they are filled.
         let mut is_unpacking = false;

@@ -161,7 +161,7 @@ impl Machine {
             }
             let (elapsed, worked) = (started.elapsed(), self.processor_time()?);
             if limit.is_over(elapsed, worked) {
-                return Ok(Some(given_up(elapsed, worked)));
+                return Ok(Some(timeout_message(elapsed, worked)));
             }
             sleep(TICK);
         }
@@ -175,7 +175,7 @@ impl Machine {
 }
 
 /// Names both times: with a small part of one processor, the host is what is slow.
-fn given_up(elapsed: Duration, worked: Duration) -> String {
+fn timeout_message(elapsed: Duration, worked: Duration) -> String {
     let (elapsed, worked) = (elapsed.as_secs(), worked.as_secs());
     format!("the machine is still up after {elapsed} s, in which the host let it run for {worked} s")
 }
@@ -202,7 +202,7 @@ mod tests {
         assert!(MachineLimit::Processor(limit).is_over(elapsed, Duration::from_secs(61)));
         assert!(MachineLimit::Processor(limit).is_over(limit * (BUSY + 1), worked), "it hangs");
         let text = "the machine is still up after 90 s, in which the host let it run for 9 s";
-        assert_eq!(given_up(elapsed, worked), text);
+        assert_eq!(timeout_message(elapsed, worked), text);
     }
 
     #[test]

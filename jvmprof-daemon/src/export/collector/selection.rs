@@ -244,7 +244,7 @@ impl Query {
         if !self.by_times {
             return (self.selection.series(store), self.selection.profiles(store));
         }
-        let (series, mut profiles) = self.selection.reaching_into(store);
+        let (series, mut profiles) = self.selection.profiles_in_range(store);
         profiles.retain(|profile| may_have_samples_of(profile, self.counted_range()));
         (series, profiles)
     }
@@ -336,7 +336,7 @@ impl Selection {
         if self.matchers.iter().any(|matcher| matcher.label == NAME_LABEL) {
             return;
         }
-        let series = if by_times { self.reaching_into(store).0 } else { self.series(store) };
+        let series = if by_times { self.profiles_in_range(store).0 } else { self.series(store) };
         let is_cpu = |info: &SeriesInfo| info.labels.get(NAME_LABEL).is_some_and(|name| name == cpu);
         if series.iter().any(is_cpu) && !series.iter().all(is_cpu) {
             self.matchers.push(Matcher::equal(NAME_LABEL, cpu));
@@ -370,7 +370,7 @@ impl Selection {
 
     /// Returns the profiles of the selected series that may have samples which were taken in the
     /// range, oldest first, and these series.
-    fn reaching_into(&self, store: &Store) -> (Vec<SeriesInfo>, Vec<ProfileRef>) {
+    fn profiles_in_range(&self, store: &Store) -> (Vec<SeriesInfo>, Vec<ProfileRef>) {
         let TimeRange { start, end } = self.range;
         let longest = i64::try_from(LONGEST_PROFILE.as_nanos()).unwrap_or(i64::MAX);
         let wide =

@@ -104,7 +104,7 @@ pub(crate) struct CodeHeapView {
 
 impl CodeHeapFields {
     pub(crate) fn new(lookup: FieldLookup<'_>, layout: &JvmLayout) -> Result<Self, HotspotError> {
-        let (root, array) = match lookup.maybe_address("CodeCache::_heaps") {
+        let (root, array) = match lookup.optional_address("CodeCache::_heaps") {
             Some(root) => {
                 let length = ["GrowableArrayBase::_len", "GenericGrowableArray::_len"];
                 // An array's layout is the same whatever its elements are.

@@ -64,7 +64,7 @@ impl InterpreterFields {
             queue_end: lookup.offset_of("StubQueue::_queue_end")?,
             stubs: lookup.offset_of("StubQueue::_number_of_stubs")?,
             codelet: CodeletFields::new(lookup)?,
-            trimmed: lookup.maybe_address("CodeCache::_heaps").is_some(),
+            trimmed: lookup.optional_address("CodeCache::_heaps").is_some(),
         })
     }
 

@@ -54,7 +54,7 @@ impl BlockerFields {
     /// Finds the fields; `None` for a JVM that doesn't say enough.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
         let offset = |names: &[&'static str]| lookup.optional_offset(names);
-        let address = |names: &[&'static str]| names.iter().find_map(|name| lookup.maybe_address(name));
+        let address = |names: &[&'static str]| names.iter().find_map(|name| lookup.optional_address(name));
         let field = |name: &str| lookup.0.field(name);
         let thread_object = field("JavaThread::_threadObj")?;
         Some(Self {

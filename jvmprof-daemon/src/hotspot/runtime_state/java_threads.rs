@@ -56,7 +56,7 @@ enum ThreadListFields {
 
 impl ThreadFields {
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
-        let list = match lookup.maybe_address("ThreadsSMRSupport::_java_thread_list") {
+        let list = match lookup.optional_address("ThreadsSMRSupport::_java_thread_list") {
             Some(list) => ThreadListFields::Array {
                 list,
                 length: lookup.offset_of("ThreadsList::_length")?,

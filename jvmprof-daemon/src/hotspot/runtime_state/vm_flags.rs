@@ -86,7 +86,7 @@ const TYPES: [&str; 10] =
 
 impl FlagFields {
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
-        let new = lookup.maybe_address("JVMFlag::flags").is_some();
+        let new = lookup.optional_address("JVMFlag::flags").is_some();
         let name = |new_name, old_name| if new { new_name } else { old_name };
         let kind = name("JVMFlag::_type", "VmFlag::_type");
         Ok(Self {

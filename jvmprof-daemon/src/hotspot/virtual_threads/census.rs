@@ -137,7 +137,7 @@ fn census<M: ProcessMemory>(
     let (mut threads, waiting) = count_by_state(heap, layout, effort, &states)?;
     let stacks = waiting_stacks(heap, layout, &states, &waiting, effort, times.stacks);
     let now = fields.collections(heap.memory);
-    if !now.is_some_and(|now| now.have_stood_still_since(collections)) {
+    if !now.is_some_and(|now| now.has_moved_nothing_since(collections)) {
         return Err(VirtualThreadsError::Collected);
     }
     // The stacks stand for all that wait: those that aren't chosen, and those that have gone on.

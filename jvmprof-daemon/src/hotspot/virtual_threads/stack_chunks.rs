@@ -52,11 +52,11 @@ struct Class {
 impl ChunkFields {
     /// `None` for JVMs without virtual threads, and for those that don't say enough.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let address = |names: [&'static str; 2]| names.iter().find_map(|name| lookup.maybe_address(name));
+        let address = |names: [&'static str; 2]| names.iter().find_map(|name| lookup.optional_address(name));
         let offset = |name| lookup.optional_offset(&[name]).map(u64::from);
         Some(Self {
             classes: lookup
-                .maybe_address("vmClasses::_klasses[static_cast<int>(vmClassID::Object_klass_knum)]")?,
+                .optional_address("vmClasses::_klasses[static_cast<int>(vmClassID::Object_klass_knum)]")?,
             layout_helper: offset("Klass::_layout_helper")?,
             lists: FieldLists::new(lookup)?,
             oop_klass: lookup

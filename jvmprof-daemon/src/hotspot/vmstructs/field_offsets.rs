@@ -58,10 +58,10 @@ impl FieldLookup<'_> {
     }
 
     pub(crate) fn address(&self, name: &'static str) -> Result<Avma, HotspotError> {
-        self.maybe_address(name).ok_or_else(|| HotspotError::Missing(name.to_owned()))
+        self.optional_address(name).ok_or_else(|| HotspotError::Missing(name.to_owned()))
     }
 
-    pub(crate) fn maybe_address(&self, name: &'static str) -> Option<Avma> {
+    pub(crate) fn optional_address(&self, name: &'static str) -> Option<Avma> {
         self.0.address(name).filter(|address| address.0 != 0)
     }
 

@@ -285,7 +285,7 @@ impl PerfMap {
 
     /// Marks the lines that the next refresh reads as possibly another process's, so that names
     /// from them are ambiguous.
-    pub fn mark_present_doubtful(&mut self) {
+    pub fn mark_next_lines_ambiguous(&mut self) {
         self.is_next_doubtful = true;
     }
 

@@ -59,7 +59,7 @@ impl ChecksummedCache {
         let key_file = path.join(KEY_FILE);
         let key = read_or_write_key(&key_file, &directory)
             .map_err(|source| ChecksummedCacheError::Key { path: key_file.clone(), source })?;
-        if key.put_in_force() != key {
+        if key.install() != key {
             return Err(ChecksummedCacheError::OtherKey { path: key_file });
         }
         let program = program_hash(key).map_err(ChecksummedCacheError::Program)?;

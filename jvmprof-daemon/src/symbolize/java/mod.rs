@@ -328,9 +328,9 @@ impl AttachedJvm {
         self.hotspot.resolve_as_of(cache, &requests, times)
     }
 
-    /// Returns whether the first of these frames, the interrupted one, is none: code of the second,
-    /// on the way to its callee.
-    pub(in crate::symbolize) fn begins_on_the_way(
+    /// Returns true if the first of these frames, the interrupted one, is no frame of its own: it
+    /// is code of the second, on the way to its callee.
+    pub(in crate::symbolize) fn has_false_leaf(
         &self,
         cache: &JavaCache,
         frames: &[UserFrame],

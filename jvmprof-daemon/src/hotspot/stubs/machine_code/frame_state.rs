@@ -371,9 +371,10 @@ impl FrameState {
         changed
     }
 
-    /// The caller's `rbp` is about to be lost: compilers never do that, and what a thread begins
-    /// with has none (System V ABI AMD64 supplement, 3.4.1).
-    pub(in crate::hotspot::stubs) fn lose_caller(&mut self) {
+    /// Marks the frame as the outermost one if the caller's `rbp`, which is about to be lost, isn't
+    /// saved: compilers never do that, and what a thread begins with has none (System V ABI AMD64
+    /// supplement, 3.4.1).
+    pub(in crate::hotspot::stubs) fn mark_outermost_without_rbp(&mut self) {
         let is_saved = self.slots.iter().any(|slot| slot.holds == TrackedValue::CallerRbp);
         self.outermost |= self.get(Register::RBP) == TrackedValue::CallerRbp && !is_saved;
     }

@@ -65,7 +65,7 @@ impl Transfer {
                 state.clobber_below_rsp();
             }
             Mnemonic::Xor if self.implicit_effects.has_roots && clears_rbp(instruction) => {
-                state.lose_caller();
+                state.mark_outermost_without_rbp();
                 state.set(Register::RBP, TrackedValue::Unknown);
             }
             _ => self.other(state, instruction, offset),
