@@ -4,7 +4,7 @@
 
 use jvmprof_daemon::profile::call_tree::{PprofSeries, TreeBuilder};
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
-use jvmprof_daemon::profile::pprof::merge::{MergeLimits, Merger};
+use jvmprof_daemon::profile::pprof::merge::{MAX_BYTES, Merger};
 use jvmprof_daemon::profile::pprof::stack_sum::StackSum;
 use jvmprof_daemon::profile::pprof::{sampled_events, total};
 use libfuzzer_sys::fuzz_target;
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
         summed.add_pprof(&sum.finish(), &series).expect("a sum is a profile");
         assert_eq!(summed.finish(MAX_NODES).totals(), both.finish(MAX_NODES).totals());
     }
-    let mut merged = Merger::new(MergeLimits::default());
+    let mut merged = Merger::new(MAX_BYTES);
     if (0..2).all(|_| merged.add(&profile).is_ok()) {
         let merged = merged.finish();
         TreeBuilder::default().add_pprof(&merged, &series).expect("what is merged is a profile");

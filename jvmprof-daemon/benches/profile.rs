@@ -11,7 +11,7 @@ use divan::counter::ItemsCount;
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::folded_stacks::{self, Annotation};
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
-use jvmprof_daemon::profile::pprof::merge::{MergeLimits, Merger};
+use jvmprof_daemon::profile::pprof::merge::{MAX_BYTES, Merger};
 use jvmprof_daemon::profile::pprof::{for_file, for_push, to_bytes};
 use jvmprof_daemon::types::{Avma, FileOffset};
 
@@ -107,7 +107,7 @@ fn merge(bencher: Bencher<'_, '_>) {
     let profiles: Vec<_> =
         batch.series.iter().filter_map(|series| to_bytes(&for_push(&batch, series)).ok()).collect();
     bencher.counter(frames()).bench_local(|| {
-        let mut merger = Merger::new(MergeLimits::default());
+        let mut merger = Merger::new(MAX_BYTES);
         let added = profiles.iter().filter(|bytes| merger.add_bytes(bytes).is_ok()).count();
         (added, merger.finish())
     });

@@ -51,7 +51,7 @@ impl CacheDirectory {
         &self.path
     }
 
-    /// Creates a file to write to, which is removed again unless [`Self::keep`] is called.
+    /// Creates a file to write to, which is removed again unless [`Self::persist`] is called.
     ///
     /// # Errors
     /// The error of creating it.
@@ -59,12 +59,12 @@ impl CacheDirectory {
         tempfile::Builder::new().prefix(PART).tempfile_in(&self.path)
     }
 
-    /// Keeps a written file under a name, which has the folder's ending; the oldest others are
+    /// Persists a written file under a name, which has the folder's ending; the oldest others are
     /// evicted to make space.
     ///
     /// # Errors
     /// The error of moving or removing a file.
-    pub(crate) fn keep(&self, part: NamedTempFile, name: &str) -> io::Result<()> {
+    pub(crate) fn persist(&self, part: NamedTempFile, name: &str) -> io::Result<()> {
         self.sweep(part.as_file().metadata()?.len())?;
         part.persist(self.path.join(name)).map_err(|error| error.error)?;
         Ok(())
@@ -109,7 +109,7 @@ mod tests {
             let mut part = directory.begin().expect("begun");
             part.write_all(&[n; 40]).expect("written");
             let name = format!("{n}.debug");
-            directory.keep(part, &name).expect("kept");
+            directory.persist(part, &name).expect("persisted");
             let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(n));
             let file = fs::File::open(scratch.path().join(name)).expect("there");
             file.set_modified(time).expect("set");

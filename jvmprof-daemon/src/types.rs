@@ -14,6 +14,22 @@ pub type FastHasher = foldhash::fast::RandomState;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Svma(pub u64);
 
+/// The distance by which a process has a file's addresses elsewhere than the file states them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LoadBias(pub u64);
+
+impl LoadBias {
+    /// Returns the bias of a file that has at `avma` what it states to be at `svma`.
+    pub const fn between(avma: Avma, svma: Svma) -> Self {
+        Self(avma.0.wrapping_sub(svma.0))
+    }
+
+    /// Returns where a process has what the file states to be at this address.
+    pub const fn avma(self, svma: Svma) -> Avma {
+        Avma(self.0.wrapping_add(svma.0))
+    }
+}
+
 /// An offset in bytes from the start of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileOffset(pub u64);

@@ -26,7 +26,7 @@ pub struct ListenerLimits {
     /// Open at the same time; for a further one another one is closed, or it is itself, and
     /// counted.
     pub connections: usize,
-    pub when_full: WhenFull,
+    pub when_full: ConnectionOverflow,
     /// Only HTTP/1.1 is spoken.
     pub http1_only: bool,
     /// From the first byte of an HTTP/1 request to the end of its headers, and from the beginning
@@ -45,7 +45,7 @@ pub struct ListenerLimits {
 
 /// The treatment of one connection too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenFull {
+pub enum ConnectionOverflow {
     /// It is closed: what others are sending may not be lost.
     Refuse,
     /// The one that has been idle for the longest time is closed: who holds connections open keeps
@@ -57,7 +57,7 @@ impl Default for ListenerLimits {
     fn default() -> Self {
         Self {
             connections: 256,
-            when_full: WhenFull::Refuse,
+            when_full: ConnectionOverflow::Refuse,
             http1_only: false,
             header_time: Duration::from_secs(10),
             idle_time: Duration::from_secs(60),
@@ -87,7 +87,8 @@ pub async fn serve<L: Listener>(
         };
         if open.count() >= limits.connections {
             refused.fetch_add(1, Ordering::Relaxed);
-            let is_room_made = limits.when_full == WhenFull::CloseLongestIdle && open.close_longest_idle();
+            let is_room_made =
+                limits.when_full == ConnectionOverflow::CloseLongestIdle && open.close_longest_idle();
             tracing::warn!(
                 limit = limits.connections,
                 is_room_made,

@@ -66,8 +66,8 @@ impl JavaCache {
     }
 
     /// Writes new analyses of stubs to disk, in the background.
-    pub fn keep_stub_analyses(&self) {
-        self.shapes.keep_new();
+    pub fn store_stub_analyses(&self) {
+        self.shapes.store_new();
     }
 
     /// Returns the rows of a new JVM, none yet.

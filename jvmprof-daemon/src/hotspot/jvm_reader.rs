@@ -97,13 +97,13 @@ impl<M: ProcessMemory> Hotspot<M> {
     pub fn attach(images: &[Image], memory: M) -> Result<Self, HotspotError> {
         let (image, structs) = VmStructs::read(images, &memory)?;
         let lookup = FieldLookup(&structs);
-        let layout = field_offsets::common(lookup)?;
-        let bounds = |low, high| Some((lookup.maybe_address(low)?, lookup.maybe_address(high)?));
+        let layout = field_offsets::jvm_layout(lookup)?;
+        let bounds = |low, high| Some((lookup.optional_address(low)?, lookup.optional_address(high)?));
         let statics = StaticFields {
             code_bounds: bounds("CodeCache::_low_bound", "CodeCache::_high_bound"),
             threads: lookup.address("Threads::_number_of_threads")?,
-            cont_entry_return_pc: lookup.maybe_address("ContinuationEntry::_return_pc"),
-            call_stub_return: lookup.maybe_address("StubRoutines::_call_stub_return_address"),
+            cont_entry_return_pc: lookup.optional_address("ContinuationEntry::_return_pc"),
+            call_stub_return: lookup.optional_address("StubRoutines::_call_stub_return_address"),
         };
         let version = read_version(lookup, &memory)?;
         let encoding = Unsigned5Encoding::of_feature(version.feature);
@@ -232,7 +232,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         self.version.feature >= 19
     }
 
-    /// JDK 19 to 26, but for late updates, have continuations and don't say where.
+    /// Returns true if the code of continuations is searched for: JDK 19 to 26, but for late
+    /// updates, have it and don't say where.
     fn derives_continuations(&self) -> bool {
         self.has_continuations() && self.statics.cont_entry_return_pc.is_none()
     }
@@ -412,7 +413,8 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 }
 
-/// share/runtime/stubRoutines.cpp: the name changed with JDK 23 and 25.
+/// Returns true for the name of the continuations' stubs, which changed with JDK 23 and 25
+/// (share/runtime/stubRoutines.cpp).
 fn is_continuation_stubs(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.contains("stub") && name.contains("continuation")

@@ -12,7 +12,7 @@ pub struct JvmVersion {
 }
 
 impl JvmVersion {
-    /// By `Abstract_VM_Version::_s_vm_release`.
+    /// Parses the text of `Abstract_VM_Version::_s_vm_release`.
     pub fn of_release(vm_release: &str) -> Self {
         let number = vm_release.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
         let number = number.parse().unwrap_or(0);

@@ -1,5 +1,9 @@
-//! Token bucket of CPU time for reading one perf map or jitdump, since any process can make its
+//! Budget of the CPU time for reading one perf map or jitdump, since any process can make its
 //! runtime write a lot, again and again.
+
+use std::time::Duration;
+
+use crate::budget::TimeBudget;
 
 /// Divisor of the CPU time of one CPU: reading a file takes at most 1/SHARE of it in the long run.
 const SHARE: u64 = 5;
@@ -25,29 +29,21 @@ pub(super) enum ReadUrgency {
 
 /// CPU time that may be spent on one file, on whichever thread.
 #[derive(Debug)]
-pub(super) struct ReadingBudget {
-    /// CPU time left, in ns; negative after an overdraft.
-    credit_ns: i64,
-    /// Time up to which credit has been added, in ns of `CLOCK_MONOTONIC`.
-    refilled_ns: u64,
-}
+pub(super) struct ReadingBudget(TimeBudget);
 
 impl Default for ReadingBudget {
     fn default() -> Self {
-        Self { credit_ns: BURST_NS, refilled_ns: 0 }
+        Self(TimeBudget::new(SHARE, Duration::from_nanos(BURST_NS.unsigned_abs())))
     }
 }
 
 impl ReadingBudget {
     /// Returns the bytes that may be read now; 0 if no turn may begin.
     pub(super) fn bytes_allowed(&mut self, now_ns: u64, urgency: ReadUrgency) -> u64 {
-        let passed = now_ns.saturating_sub(self.refilled_ns);
-        self.refilled_ns = self.refilled_ns.max(now_ns);
-        let earned = i64::try_from(passed / SHARE).unwrap_or(i64::MAX);
-        self.credit_ns = self.credit_ns.saturating_add(earned).min(BURST_NS);
+        let credit_ns = self.0.credit_ns(now_ns);
         let most_ns = match urgency {
-            ReadUrgency::Deferrable => self.credit_ns,
-            ReadUrgency::Final => self.credit_ns.saturating_add(BURST_NS),
+            ReadUrgency::Deferrable => credit_ns,
+            ReadUrgency::Final => credit_ns.saturating_add(BURST_NS),
             ReadUrgency::Unlimited => return u64::MAX,
         };
         if most_ns < MIN_TURN_NS { 0 } else { most_ns.unsigned_abs() / BYTE_NS }
@@ -55,14 +51,13 @@ impl ReadingBudget {
 
     /// Subtracts the cost of a turn that has read `bytes` in `cpu_ns` of CPU time.
     pub(super) fn charge(&mut self, bytes: u64, cpu_ns: u64) {
-        let cost = i64::try_from(cpu_ns.max(bytes.saturating_mul(BYTE_NS))).unwrap_or(i64::MAX);
-        self.credit_ns = self.credit_ns.saturating_sub(cost).max(-BURST_NS);
+        self.0.charge(Duration::from_nanos(cpu_ns.max(bytes.saturating_mul(BYTE_NS))));
+        self.0.limit_debt();
     }
 
     /// Returns the time when the next turn may begin, in ns of `CLOCK_MONOTONIC`.
     pub(super) fn ready_ns(&self) -> u64 {
-        let missing = u64::try_from(MIN_TURN_NS - self.credit_ns).unwrap_or(0);
-        self.refilled_ns + missing * SHARE
+        self.0.time_of_credit(MIN_TURN_NS)
     }
 }
 

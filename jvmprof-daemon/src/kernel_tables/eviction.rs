@@ -78,13 +78,14 @@ impl CodeTables {
             process.missing.clear();
             let pid = process.pid;
             self.kernel.remove_process(pid);
-            self.leave(&files);
+            self.remove_user_of(&files);
             self.retire(TableExtents { regions, ..TableExtents::default() });
             self.evicted.insert(key);
         }
     }
 
-    pub(super) fn leave(&mut self, files: &[RowsKey]) {
+    /// Removes one user of each of these files.
+    pub(super) fn remove_user_of(&mut self, files: &[RowsKey]) {
         for file in files {
             if let Some(table) = self.files.get_mut(file) {
                 table.users -= 1;

@@ -5,15 +5,14 @@ use std::ops::Range;
 
 /// First-fit allocator of an array's ranges.
 #[derive(Debug)]
-pub(super) struct Extents {
+pub(super) struct FreeExtents {
     /// Free ranges: length by start. Neighbours are merged.
     free: BTreeMap<u32, u32>,
-    used: u32,
 }
 
-impl Extents {
+impl FreeExtents {
     pub(super) fn new(entries: Range<u32>) -> Self {
-        let mut extents = Self { free: BTreeMap::new(), used: entries.end - entries.start };
+        let mut extents = Self { free: BTreeMap::new() };
         extents.release(entries);
         extents
     }
@@ -25,7 +24,6 @@ impl Extents {
         if free > length {
             self.free.insert(start + length, free - length);
         }
-        self.used += length;
         Some(start..start + length)
     }
 
@@ -33,7 +31,6 @@ impl Extents {
         if extent.is_empty() {
             return;
         }
-        self.used -= extent.end - extent.start;
         let (mut start, mut end) = (extent.start, extent.end);
         if let Some((&before, &length)) = self.free.range(..start).next_back()
             && before + length == start
@@ -46,10 +43,6 @@ impl Extents {
         }
         self.free.insert(start, end - start);
     }
-
-    pub(super) fn used(&self) -> u32 {
-        self.used
-    }
 }
 
 #[cfg(test)]
@@ -58,9 +51,9 @@ mod tests {
 
     #[test]
     fn released_neighbours_become_one_stretch_again() {
-        let mut extents = Extents::new(1..11);
+        let mut extents = FreeExtents::new(1..11);
         let parts: Vec<_> = (0..5).map(|_| extents.take(2).expect("there is space")).collect();
-        assert_eq!((extents.take(1), extents.used()), (None, 10));
+        assert_eq!(extents.take(1), None);
         for index in [0, 2, 1, 4, 3] {
             extents.release(parts[index].clone());
         }

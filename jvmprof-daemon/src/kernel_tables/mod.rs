@@ -32,7 +32,8 @@ use jvmprof_common::unwind_tables::{
 use crate::native::file_identity::FileKey;
 use crate::process::ProcessKey;
 use crate::sampler::{BpfMaps, MapSizes, SamplerError};
-use free_extents::Extents;
+use crate::types::{Avma, LoadBias};
+use free_extents::FreeExtents;
 pub use packed_rows::FileRows;
 use packed_rows::{PackedRows, RuleTable};
 pub use rows_on_disk::RowsOnDisk;
@@ -54,8 +55,6 @@ const RETRY_TOO_LARGE_AFTER: Duration = Duration::from_secs(3600);
 pub struct TableCounts {
     /// Files whose rows are in the tables now.
     pub tables: u64,
-    /// Bytes that rows take there now.
-    pub row_bytes: u64,
     pub rules: u64,
     /// Tables that were evicted.
     pub evicted: u64,
@@ -75,8 +74,8 @@ pub struct TableCounts {
 /// One region of a process's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRegion {
-    pub start: u64,
-    pub end: u64,
+    pub start: Avma,
+    pub end: Avma,
     pub code: RegionCode,
 }
 
@@ -95,7 +94,7 @@ pub enum RegionCode {
     /// Rows of a file.
     File {
         file: RowsKey,
-        bias: u64,
+        bias: LoadBias,
     },
     FramePointer,
     /// Frame pointers, until other rules are published.
@@ -109,11 +108,11 @@ pub enum RegionCode {
 #[derive(Debug)]
 pub struct CodeTables {
     kernel: BpfMaps,
-    regions: Extents,
-    numbers: Extents,
-    pages: Extents,
-    chunks: Extents,
-    jvm_slots: Extents,
+    regions: FreeExtents,
+    numbers: FreeExtents,
+    pages: FreeExtents,
+    chunks: FreeExtents,
+    jvm_slots: FreeExtents,
     rules: RuleTable,
     files: HashMap<RowsKey, FileTable>,
     /// Rows that were refused for lack of space, and when to try again.
@@ -180,13 +179,13 @@ impl CodeTables {
     /// Makes tables that use no more than these entries of the kernel's.
     pub fn with_limits(kernel: BpfMaps, sizes: MapSizes) -> Self {
         Self {
-            regions: Extents::new(0..sizes.regions),
+            regions: FreeExtents::new(0..sizes.regions),
             // RowTable 0 is none.
-            numbers: Extents::new(1..sizes.tables),
-            pages: Extents::new(0..sizes.pages),
-            chunks: Extents::new(0..sizes.rows / CHUNK_ROWS as u32),
+            numbers: FreeExtents::new(1..sizes.tables),
+            pages: FreeExtents::new(0..sizes.pages),
+            chunks: FreeExtents::new(0..sizes.rows / CHUNK_ROWS as u32),
             // Slot 0 is none.
-            jvm_slots: Extents::new(1..sizes.jvms),
+            jvm_slots: FreeExtents::new(1..sizes.jvms),
             kernel,
             rules: RuleTable::new(u32::from(NO_RULE) + 1..MAX_RULES),
             files: HashMap::new(),
@@ -203,13 +202,7 @@ impl CodeTables {
     }
 
     pub fn counts(&self) -> TableCounts {
-        let row_bytes = u64::from(self.chunks.used()) * (CHUNK_ROWS * 4) as u64;
-        TableCounts {
-            row_bytes,
-            rules: self.rules.len() as u64,
-            tables: self.files.len() as u64,
-            ..self.counts
-        }
+        TableCounts { rules: self.rules.len() as u64, tables: self.files.len() as u64, ..self.counts }
     }
 
     /// Returns true if the tables have this file's rows, or can't take them for now.
@@ -251,7 +244,7 @@ impl CodeTables {
 
     /// Returns the processes that lack the rows of a file for which there is space or may be by
     /// now: to be published again.
-    pub fn lacking(&self) -> impl Iterator<Item = ProcessKey> {
+    pub fn processes_lacking_rows(&self) -> impl Iterator<Item = ProcessKey> {
         let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.has_or_refuses_rows(file);
         let lacks = move |process: &PublishedProcess| process.missing.iter().any(may_be_there);
         self.processes.iter().filter(move |(_, process)| lacks(process)).map(|(key, _)| *key)
@@ -330,7 +323,7 @@ impl CodeTables {
                 sampled: Instant::now(),
             },
         ) {
-            self.leave(&old.files);
+            self.remove_user_of(&old.files);
             self.retire(TableExtents { regions: old.regions, ..TableExtents::default() });
         }
     }
@@ -356,7 +349,7 @@ impl CodeTables {
             if !is_taken_over {
                 self.kernel.remove_process(process.pid);
             }
-            self.leave(&process.files);
+            self.remove_user_of(&process.files);
             self.retire(TableExtents { regions: process.regions, ..TableExtents::default() });
             if let Some(jvm) = process.jvm {
                 self.retire(TableExtents { jvms: jvm.slot..jvm.slot + 1, ..TableExtents::default() });
@@ -379,11 +372,12 @@ impl CodeTables {
         files: &mut Vec<RowsKey>,
         missing: &mut Vec<RowsKey>,
     ) -> Region {
+        const NO_BIAS: LoadBias = LoadBias(0);
         let (kind, table, bias) = match region.code {
-            RegionCode::Hotspot => (Region::HOTSPOT, 0, 0),
-            RegionCode::FramePointer => (Region::FRAME_POINTER, 0, 0),
-            RegionCode::Generated => (Region::GENERATED, 0, 0),
-            RegionCode::Deferred => (Region::ROWS_MISSING, 0, 0),
+            RegionCode::Hotspot => (Region::HOTSPOT, 0, NO_BIAS),
+            RegionCode::FramePointer => (Region::FRAME_POINTER, 0, NO_BIAS),
+            RegionCode::Generated => (Region::GENERATED, 0, NO_BIAS),
+            RegionCode::Deferred => (Region::ROWS_MISSING, 0, NO_BIAS),
             RegionCode::File { file, bias } => match self.files.get_mut(&file) {
                 Some(table) => {
                     table.users += 1;
@@ -399,7 +393,7 @@ impl CodeTables {
                 }
             },
         };
-        Region { start: region.start, end: region.end, bias, table, kind }
+        Region { start: region.start.0, end: region.end.0, bias: bias.0, table, kind }
     }
 
     /// Writes a file's rows; `None` if there is no space.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use jvmprof_common::rows::Row;
 use jvmprof_common::unwind_tables::{NO_RULE, PAGE_SHIFT, PackedRule, RowPage, pack_row};
 
-use super::free_extents::Extents;
+use super::free_extents::FreeExtents;
 use crate::types::FastHasher;
 
 /// Maximum number of different rules of one file: eight such files fill the kernel's table. rustc's
@@ -18,7 +18,7 @@ pub(super) const MAX_FILE_RULES: usize = 2048;
 #[derive(Debug)]
 pub(super) struct RuleTable {
     numbers: HashMap<PackedRule, SharedRule>,
-    free: Extents,
+    free: FreeExtents,
     /// Rules that aren't in the kernel's table yet.
     pub(super) new: Vec<(u32, PackedRule)>,
 }
@@ -33,7 +33,7 @@ struct SharedRule {
 impl RuleTable {
     /// Makes an empty table. `numbers` are those of the kernel's table, without [`NO_RULE`].
     pub(super) fn new(numbers: Range<u32>) -> Self {
-        Self { numbers: HashMap::new(), free: Extents::new(numbers), new: Vec::new() }
+        Self { numbers: HashMap::new(), free: FreeExtents::new(numbers), new: Vec::new() }
     }
 
     /// Adds the different rules of a table, all or none; returns false if there is no space for
@@ -81,13 +81,13 @@ impl RuleTable {
 
 /// The different rules of one file, numbered from 1 on.
 #[derive(Debug, Default)]
-pub(super) struct OwnRules {
+pub(super) struct FileRules {
     pub(super) list: Vec<PackedRule>,
     numbers: HashMap<PackedRule, u16, FastHasher>,
     are_too_many: bool,
 }
 
-impl OwnRules {
+impl FileRules {
     /// Returns a rule's number; [`NO_RULE`] beyond [`MAX_FILE_RULES`].
     fn number(&mut self, rule: PackedRule) -> u16 {
         if let Some(number) = self.numbers.get(&rule) {
@@ -108,7 +108,7 @@ impl OwnRules {
 #[derive(Debug, Default)]
 pub struct FileRows {
     pub(super) rows: PackedRows,
-    pub(super) rules: OwnRules,
+    pub(super) rules: FileRules,
     refused: u64,
 }
 
@@ -140,7 +140,7 @@ impl FileRows {
         rules: Vec<PackedRule>,
     ) -> Self {
         let rows = PackedRows { first_page, pages, rows, ..PackedRows::default() };
-        Self { rows, rules: OwnRules { list: rules, ..OwnRules::default() }, refused: 0 }
+        Self { rows, rules: FileRules { list: rules, ..FileRules::default() }, refused: 0 }
     }
 
     /// Sets the number of rows, or functions with theirs, that were left out before.
@@ -211,7 +211,7 @@ impl PackedRows {
     /// Appends a row that holds from `start` to `end`, in order of addresses. A part that overlaps
     /// an earlier one is left out; between rows there is no rule. Returns false if it lies too far
     /// from the first.
-    fn push(&mut self, start: u64, end: u64, row: &Row, rules: &mut OwnRules) -> bool {
+    fn push(&mut self, start: u64, end: u64, row: &Row, rules: &mut FileRules) -> bool {
         let start = if self.pages.is_empty() { start } else { start.max(self.end) };
         if start >= end {
             return true;
@@ -275,7 +275,7 @@ mod tests {
         Row { cfa: CfaRule::Rsp(offset), ..Row::AT_CALL }
     }
 
-    fn look_up(packed: &PackedRows, rules: &OwnRules, address: u64) -> Option<Row> {
+    fn look_up(packed: &PackedRows, rules: &FileRules, address: u64) -> Option<Row> {
         let number = number_at(packed, address)?;
         Some(rules.list.get(usize::from(number).checked_sub(1)?)?.unpack())
     }
@@ -297,7 +297,7 @@ mod tests {
             (0x5_0000, 0x7_8000, row(8)),
             (0x7_8000, 0x7_8001, row(24)),
         ];
-        let mut rules = OwnRules::default();
+        let mut rules = FileRules::default();
         let mut packed = PackedRows::default();
         for (start, end, row) in &spans {
             assert!(packed.push(*start, *end, row, &mut rules));

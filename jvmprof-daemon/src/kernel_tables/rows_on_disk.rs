@@ -47,13 +47,13 @@ impl RowsOnDisk {
         rows
     }
 
-    /// Keeps the rows of a file, unless some were left out. That they can't be kept harms nothing.
-    pub fn keep(&self, key: &FileKey, rows: &FileRows) {
+    /// Stores the rows of a file, unless some were left out. A failure harms nothing.
+    pub fn store(&self, key: &FileKey, rows: &FileRows) {
         if rows.refused() != 0 || rows.has_too_many_rules() {
             return;
         }
         if let Some(name) = name(key) {
-            self.0.keep(&name, &encode(rows));
+            self.0.store(&name, &encode(rows));
         }
     }
 }
@@ -137,7 +137,7 @@ mod tests {
         let on_disk = open();
         let libc = packed(Path::new("/lib/x86_64-linux-gnu/libc.so.6"));
         assert!(libc.len() > 10_000);
-        on_disk.keep(&key(1), &libc);
+        on_disk.store(&key(1), &libc);
         let again = open().get(&key(1)).expect("it was kept");
         assert_eq!((again.rows.first_page, again.rules()), (libc.rows.first_page, libc.rules()));
         assert_eq!((&again.rows.pages, &again.rows.rows), (&libc.rows.pages, &libc.rows.rows));
@@ -146,7 +146,7 @@ mod tests {
             content: ContentId::File(FileStat::of(&File::open("/").unwrap()).unwrap().identity),
             ..key(1)
         };
-        on_disk.keep(&of_file, &libc);
+        on_disk.store(&of_file, &libc);
         assert!(on_disk.get(&of_file).is_none(), "a file whose contents weren't hashed");
     }
 

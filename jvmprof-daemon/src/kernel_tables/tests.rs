@@ -10,6 +10,7 @@ use crate::native::byte_source::RegularFile;
 use crate::native::elf::ElfFile;
 use crate::native::unwind_rows::UnwindRows;
 use crate::sampler::{Sampler, SamplerOptions};
+use crate::types::Svma;
 
 /// Size of the table: rows of two chunks fill it.
 const CHUNKS: u32 = 2;
@@ -33,8 +34,8 @@ fn small() -> Small {
 
 impl Small {
     fn publish(&mut self, process: u64, file: RowsKey) -> ProcessKey {
-        let (key, code) = (ProcessKey::numbered(process), RegionCode::File { file, bias: 0 });
-        self.tables.publish(key, pid(process), 1, &[CodeRegion { start: 0, end: 1 << 20, code }]);
+        let (key, code) = (ProcessKey::numbered(process), RegionCode::File { file, bias: LoadBias(0) });
+        self.tables.publish(key, pid(process), 1, &[CodeRegion { start: Avma(0), end: Avma(1 << 20), code }]);
         key
     }
 
@@ -43,8 +44,8 @@ impl Small {
         self.tables.kernel.process(pid(process))
     }
 
-    fn lacking(&self) -> Vec<ProcessKey> {
-        self.tables.lacking().collect()
+    fn processes_lacking_rows(&self) -> Vec<ProcessKey> {
+        self.tables.processes_lacking_rows().collect()
     }
 }
 
@@ -85,7 +86,7 @@ fn refused_rows_are_tried_again_and_take_the_space_that_others_left() {
     let second = small.publish(2, SECOND);
     assert_eq!((small.tables.counts().tables, small.tables.counts().no_room), (1, 1));
     assert!(small.tables.has_or_refuses_rows(&SECOND), "not at once");
-    assert_eq!(small.lacking(), []);
+    assert_eq!(small.processes_lacking_rows(), []);
     small.tables.retry_after = Duration::ZERO;
     small.tables.add_file(SECOND, rows());
     assert_eq!(
@@ -93,15 +94,15 @@ fn refused_rows_are_tried_again_and_take_the_space_that_others_left() {
         (false, 1),
         "counted once"
     );
-    assert_eq!(small.lacking(), [second]);
+    assert_eq!(small.processes_lacking_rows(), [second]);
     small.tables.retain(|key| key != first);
     wait_for_grace();
     small.tables.add_file(SECOND, rows());
     let counts = small.tables.counts();
     assert_eq!((small.tables.has_or_refuses_rows(&SECOND), counts.tables, counts.evicted), (true, 1, 1));
-    assert_eq!(small.lacking(), [second], "it isn't told yet");
+    assert_eq!(small.processes_lacking_rows(), [second], "it isn't told yet");
     small.publish(2, SECOND);
-    assert_eq!(small.lacking(), []);
+    assert_eq!(small.processes_lacking_rows(), []);
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn rows_of_a_real_file_are_read_back_as_they_were_published() {
     });
     let mut small = small();
     let sizes = small.tables.kernel.sizes();
-    small.tables.chunks = Extents::new(0..sizes.rows / CHUNK_ROWS as u32);
+    small.tables.chunks = FreeExtents::new(0..sizes.rows / CHUNK_ROWS as u32);
     // Not at the begin of the tables.
     small.tables.add_file(FIRST, with_offsets((0..300).map(|n| 8 * n)));
     small.tables.add_file(SECOND, packed);
@@ -159,15 +160,15 @@ fn rows_of_a_real_file_are_read_back_as_they_were_published() {
     for (start, end, row) in spans.iter().step_by(step) {
         let expected = PackedRule::pack(row).unpack();
         for address in [*start, end - 1] {
-            assert_eq!(small.tables.row(&SECOND, address), Some(Some(expected)), "{address:#x}");
+            assert_eq!(small.tables.row(&SECOND, Svma(address)), Some(Some(expected)), "{address:#x}");
         }
     }
     let (first, last) = (spans[0].0, spans[spans.len() - 1].1);
     for outside in [0, first - 1, last, last + (1 << 20), u64::MAX] {
-        assert_eq!(small.tables.row(&SECOND, outside), Some(None), "{outside:#x}");
+        assert_eq!(small.tables.row(&SECOND, Svma(outside)), Some(None), "{outside:#x}");
     }
-    assert_eq!(small.tables.row(&RowsKey::Trampolines(3), first), None);
-    let of_first = small.tables.row(&FIRST, 17 * 4096 + 1).flatten();
+    assert_eq!(small.tables.row(&RowsKey::Trampolines(3), Svma(first)), None);
+    let of_first = small.tables.row(&FIRST, Svma(17 * 4096 + 1)).flatten();
     assert_eq!(of_first.map(|row| row.cfa), Some(CfaRule::Rsp(8 * 17)));
 }
 

@@ -19,7 +19,7 @@ use super::windows::ClockCounts;
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::process::process_table::ProcessTableCounts;
 use crate::profile::model::Frame;
-use crate::sampler::SamplerCounts;
+use crate::sampler::{ProgramRunTimes, SamplerCounts};
 use crate::symbolize::{CacheUsage, StackOutcome, SymbolCounts};
 
 /// Returns the number of samples that the kernel program took and that will be in no batch.
@@ -50,10 +50,7 @@ pub struct Counts {
     /// Samples that arrived, by the outcome of their stack; also those that rules dropped
     /// afterwards.
     pub outcomes: BTreeMap<StackOutcome, SamplesByEvent>,
-    /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
-    pub kernel_run_time: Option<(u64, u64)>,
-    /// (nanoseconds, runs) of the uprobes of allocation, where the kernel measures them.
-    pub probe_run_time: Option<(u64, u64)>,
+    pub run_times: ProgramRunTimes,
     /// Processes in the table now.
     pub processes: u64,
     /// Samples that wait for unwind rows now.
@@ -81,8 +78,7 @@ impl Pipeline {
             outcomes: self.state.outcomes.clone(),
             window_full: self.state.windows.over_capacity(),
             waiting_full: self.state.pending.over_capacity(),
-            kernel_run_time: self.sampler.run_time(),
-            probe_run_time: self.sampler.probe_run_time(),
+            run_times: self.run_times(),
             processes: self.state.table.len() as u64,
             waiting: self.state.pending.len() as u64,
             caches: self.caches(),
@@ -121,14 +117,13 @@ impl Pipeline {
         self.state.symbolizer.kernel_error()
     }
 
-    /// Returns (nanoseconds, runs) of the kernel programs, where the kernel measures them.
-    pub fn kernel_run_time(&self) -> Option<(u64, u64)> {
-        self.sampler.run_time()
+    pub fn run_times(&self) -> ProgramRunTimes {
+        self.sampler.run_times()
     }
 
     pub fn sampler_counts(&self) -> SamplerCounts {
         let mut counts = self.sampler.counts();
-        counts.add_taken(Event::OffCpu, self.taken_by_daemon().get(EventType::OffCpu));
+        counts.add_unrecorded(Event::OffCpu, self.taken_by_daemon().get(EventType::OffCpu));
         counts
     }
 
@@ -189,8 +184,7 @@ impl Pipeline {
     }
 
     fn pause_counts(&self) -> PauseCounts {
-        let run_time = self.sampler.pause_run_time();
-        let followed = self.state.followers.pauses.as_ref().map(|pauses| pauses.counts(run_time));
+        let followed = self.state.followers.pauses.as_ref().map(PauseTracker::counts);
         PauseCounts {
             unknown_sums: self.state.followers.summed_jvms.unknown().clone(),
             ..followed.unwrap_or_default()

@@ -2,6 +2,7 @@
 //! `sampler::rings::event_order`.
 
 use super::State;
+use crate::process::MappedCode;
 use crate::process::executable_mappings::is_hotspot;
 use crate::process::process_table::mapped_code;
 use crate::sampler::{KernelEvent, KernelEventKind};
@@ -21,22 +22,7 @@ impl State {
                     pauses.record(&record);
                 }
             }
-            KernelEventKind::Exec { pid, comm } => {
-                self.complete_pending_of(pid);
-                self.end_sums_of(pid);
-                self.end_awaited_jvm(pid);
-                self.table.exec(pid, &comm, event.time_ns);
-                if let Some(contexts) = &mut self.thread_contexts {
-                    contexts.exec(pid);
-                }
-                if let Some(off_cpu) = &mut self.off_cpu {
-                    off_cpu.exec(pid);
-                }
-                if let Some(pauses) = &mut self.followers.pauses {
-                    pauses.exec(pid, event.time_ns);
-                }
-                self.targets.ended(pid);
-            }
+            KernelEventKind::Exec { pid, comm } => self.handle_exec(pid, &comm, event.time_ns),
             KernelEventKind::ThreadName { pid, tid, comm } => {
                 self.table.thread_name(pid, tid, &comm);
                 self.targets.changed(pid);
@@ -46,20 +32,7 @@ impl State {
                 self.complete_pending_of(pid);
                 self.table.fork(pid, parent);
             }
-            KernelEventKind::Exit { pid, tid } => {
-                self.table.exit(pid, tid);
-                if let Some(allocation) = &mut self.followers.allocation {
-                    allocation.thread_ended(pid, tid);
-                }
-                if pid == tid {
-                    self.end_sums_of(pid);
-                    self.end_awaited_jvm(pid);
-                    self.targets.ended(pid);
-                    if let Some(pauses) = &mut self.followers.pauses {
-                        pauses.exited(pid, event.time_ns);
-                    }
-                }
-            }
+            KernelEventKind::Exit { pid, tid } => self.handle_exit(pid, tid, event.time_ns),
             KernelEventKind::Map { pid, mapping } => {
                 let code = mapped_code(
                     pid,
@@ -69,21 +42,62 @@ impl State {
                     &mapping.path,
                     mapping.build_id,
                 );
-                if self.table.replaces_file_code(pid, event.time_ns, &code) {
-                    tracing::debug!(pid, path = &*code.path, start = ?code.start, "code takes the place of other code");
-                    self.complete_pending_of(pid);
-                    if let Some(process) = self.table.get(pid) {
-                        self.symbolizer.record_code_replaced(process.key, &code, event.time_ns);
-                    }
-                }
-                let is_jvm = is_hotspot(&code);
-                self.table.insert_mapping(pid, event.time_ns, code);
-                self.targets.changed(pid);
-                if is_jvm {
-                    self.await_mapped_jvm(pid);
-                }
+                self.handle_mapping(pid, code, event.time_ns);
             }
             KernelEventKind::EventsLost => self.table.invalidate_all(),
+        }
+    }
+
+    /// Ends what is known of a process's program, since it runs another one now.
+    fn handle_exec(&mut self, pid: u32, comm: &str, time_ns: u64) {
+        self.complete_pending_of(pid);
+        self.end_sums_of(pid);
+        self.end_awaited_jvm(pid);
+        self.table.exec(pid, comm, time_ns);
+        if let Some(contexts) = &mut self.thread_contexts {
+            contexts.exec(pid);
+        }
+        if let Some(off_cpu) = &mut self.off_cpu {
+            off_cpu.exec(pid);
+        }
+        if let Some(pauses) = &mut self.followers.pauses {
+            pauses.exec(pid, time_ns);
+        }
+        self.targets.ended(pid);
+    }
+
+    /// Ends a thread, and with the first one its process.
+    fn handle_exit(&mut self, pid: u32, tid: u32, time_ns: u64) {
+        self.table.exit(pid, tid);
+        if let Some(allocation) = &mut self.followers.allocation {
+            allocation.thread_ended(pid, tid);
+        }
+        if pid != tid {
+            return;
+        }
+        self.end_sums_of(pid);
+        self.end_awaited_jvm(pid);
+        self.targets.ended(pid);
+        if let Some(pauses) = &mut self.followers.pauses {
+            pauses.exited(pid, time_ns);
+        }
+    }
+
+    /// Adds code that a process has mapped. If it takes the place of other code, stacks that wait
+    /// are completed before.
+    fn handle_mapping(&mut self, pid: u32, code: MappedCode, time_ns: u64) {
+        if self.table.replaces_file_code(pid, time_ns, &code) {
+            tracing::debug!(pid, path = &*code.path, start = ?code.start, "code takes the place of other code");
+            self.complete_pending_of(pid);
+            if let Some(process) = self.table.get(pid) {
+                self.symbolizer.record_code_replaced(process.key, &code, time_ns);
+            }
+        }
+        let is_jvm = is_hotspot(&code);
+        self.table.insert_mapping(pid, time_ns, code);
+        self.targets.changed(pid);
+        if is_jvm {
+            self.await_mapped_jvm(pid);
         }
     }
 

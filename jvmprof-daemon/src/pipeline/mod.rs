@@ -141,36 +141,11 @@ impl Pipeline {
             thread_kinds: ThreadKinds::default(),
             jvm_totals: AllJvmTotals::default(),
         };
-        let (mut filled, mut refused) = (Ok(()), None);
-        let prepare = |mut tables: BpfMaps| {
-            if let Some(table) = tables.take_dropped_processes() {
-                state.targets.use_table(table);
-            }
-            state.followers.exec_starts = tables.take_exec_starts();
-            let maps = tables.take_allocation();
-            let debuginfod = &options.native.debuginfod;
-            state.followers.allocation =
-                maps.map(|maps| AllocationProfiler::new(options.allocation, maps, debuginfod.clone()));
-            let waits = tables.take_off_cpu();
-            let waits = waits.map(|maps| OffCpuProfiler::start(options.off_cpu.clone(), maps));
-            match waits.transpose() {
-                Ok(off_cpu) => state.off_cpu = off_cpu,
-                Err(error) => refused = Some(error),
-            }
-            let pauses = tables.take_pauses();
-            state.followers.pauses = pauses.map(|map| PauseTracker::new(map, debuginfod.clone()));
-            let contexts = tables.take_thread_contexts();
-            state.thread_contexts =
-                contexts.map(|map| ThreadContexts::new(options.thread_context.clone(), map));
-            filled = state.symbolizer.fill(tables);
-            state.discover(options.sampler.pids.as_deref());
-        };
+        let mut prepared = Ok(());
+        let prepare = |maps: BpfMaps| prepared = state.take_maps(maps, options);
         let limits = QueueLimits { samples: memory.queued_samples, events: memory.queued_events };
         let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, limits, prepare)?;
-        filled.map_err(PipelineError::RowLoader)?;
-        if let Some(error) = refused {
-            return Err(error.into());
-        }
+        prepared?;
         thread_priority::raise_priority();
         state.windows.begin();
         if let Some(off_cpu) = &mut state.off_cpu {
@@ -328,6 +303,29 @@ impl Pipeline {
 }
 
 impl State {
+    /// Gives the maps of the kernel programs to the parts that use them, and fills them with the
+    /// processes that are to be sampled, before the first sample.
+    fn take_maps(&mut self, mut maps: BpfMaps, options: &PipelineOptions) -> Result<(), PipelineError> {
+        if let Some(table) = maps.dropped_processes.take() {
+            self.targets.use_table(table);
+        }
+        self.followers.exec_starts = maps.exec_starts.take();
+        let debuginfod = &options.native.debuginfod;
+        let allocation = maps.allocation.take();
+        self.followers.allocation =
+            allocation.map(|maps| AllocationProfiler::new(options.allocation, maps, debuginfod.clone()));
+        let pauses = maps.pauses.take();
+        self.followers.pauses = pauses.map(|map| PauseTracker::new(map, debuginfod.clone()));
+        let contexts = maps.thread_contexts.take();
+        self.thread_contexts = contexts.map(|map| ThreadContexts::new(options.thread_context.clone(), map));
+        let waits = maps.off_cpu.take();
+        let off_cpu = waits.map(|maps| OffCpuProfiler::start(options.off_cpu.clone(), maps));
+        self.off_cpu = off_cpu.transpose()?;
+        self.symbolizer.fill(maps).map_err(PipelineError::RowLoader)?;
+        self.discover(options.sampler.pids.as_deref());
+        Ok(())
+    }
+
     fn name_new(&mut self) {
         let by_key: HashMap<ProcessKey, &Process> =
             self.table.iter_with_replaced().map(|process| (process.key, process)).collect();

@@ -248,6 +248,7 @@ mod tests {
 
     use super::*;
     use crate::sampler::PauseFunctions;
+    use crate::types::FileOffset;
 
     const FILE: ProbedFile = ProbedFile::for_tests();
 
@@ -284,7 +285,11 @@ mod tests {
     #[test]
     fn a_file_that_lacks_one_uprobe_is_named_once() {
         let mut files = wanted(&["first"]);
-        let functions = ProbedFunctions::from(PauseFunctions { begin: Some(1), reached: 2, end: 3 });
+        let functions = ProbedFunctions::from(PauseFunctions {
+            begin: Some(FileOffset(1)),
+            reached: FileOffset(2),
+            end: FileOffset(3),
+        });
         files.files.get_mut(&FILE.0).expect("it is wanted").functions = functions;
         for refused in [vec![REFUSED_IN_PART], vec![]] {
             assert_eq!(files.attach(|_, _| Ok(AttachedProbes::none())), refused);

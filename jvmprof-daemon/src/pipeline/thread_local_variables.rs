@@ -14,7 +14,7 @@ use crate::native::elf::{ElfError, ElfFile};
 use crate::native::open_file::open_regular;
 use crate::process::procfs::map_files_link;
 use crate::process::{Backing, MappedCode, Process};
-use crate::types::{Avma, Svma};
+use crate::types::{Avma, LoadBias, Svma};
 
 /// The name of the context's variable in `.dynsym` (OTEP 4947).
 const CONTEXT_NAME: &str = "otel_thread_ctx_v1";
@@ -79,20 +79,19 @@ fn dtv_layout(pid: u32, program: &MappedCode) -> DtvLayout {
     if is_musl { DtvLayout::Musl } else { DtvLayout::Glibc }
 }
 
-/// Returns the variable that a mapped file defines, and the distance of its addresses from those
-/// that the file states.
+/// Returns the variable that a mapped file defines, and the bias with which it is mapped.
 fn variable_of_file(
     pid: u32,
     mapping: &MappedCode,
     find: impl Fn(&ElfFile<RegularFile<'_>>) -> Result<Option<ThreadLocal>, ElfError>,
-) -> Option<(ThreadLocal, u64)> {
+) -> Option<(ThreadLocal, LoadBias)> {
     let file = open_regular(&map_files_link(pid, mapping.start, mapping.end)).ok()?;
     let file = ElfFile::parse(RegularFile::new(&file).ok()?).ok()?;
     let found = find(&file)
         .inspect_err(|error| tracing::debug!(pid, path = &*mapping.path, %error, "thread-local variables"))
         .ok()??;
     let svma = file.header().svma_of(mapping.offset)?;
-    Some((found, mapping.start.0.wrapping_sub(svma.0)))
+    Some((found, LoadBias::between(mapping.start, svma)))
 }
 
 /// The variable's place in each thread's memory: see [`ThreadLocalVariable`].
@@ -106,22 +105,21 @@ impl TlsLocation {
     /// Returns the place that the loader has written to the slot, if it is a possible one.
     fn resolve(
         variable: &ThreadLocal,
-        bias: u64,
+        bias: LoadBias,
         is_program: bool,
         memory: &impl ProcessMemory,
     ) -> Option<Self> {
-        let word =
-            |slot: u64, index: u64| memory.read_u64(Avma(bias.wrapping_add(slot).wrapping_add(index * 8)));
+        let word = |slot: Svma, index: u64| memory.read_u64(bias.avma(slot).wrapping_add(index * 8));
         match variable.access {
             TlsAccess::Program { from_thread_pointer } => {
                 is_program.then(|| Self::below_thread_pointer(from_thread_pointer.cast_unsigned()))?
             }
-            TlsAccess::Static { slot } => Self::below_thread_pointer(word(slot.0, 0)?),
+            TlsAccess::Static { slot } => Self::below_thread_pointer(word(slot, 0)?),
             TlsAccess::Dynamic { slot } => {
-                Self::in_block(word(slot.0, 0)?, word(slot.0, 1)?, variable.block_bytes)
+                Self::in_block(word(slot, 0)?, word(slot, 1)?, variable.block_bytes)
             }
             TlsAccess::Descriptor { slot } => {
-                let argument = word(slot.0, 1)?;
+                let argument = word(slot, 1)?;
                 // Of a variable in a block that each thread gets later, it is the address of
                 // module and distance (glibc sysdeps/x86_64/tlsdesc.c, `tlsdesc_dynamic_arg`).
                 Self::below_thread_pointer(argument).or_else(|| {
@@ -132,7 +130,7 @@ impl TlsLocation {
         }
     }
 
-    /// Static blocks lie below the thread pointer.
+    /// Returns a place in the static blocks, which lie below the thread pointer.
     fn below_thread_pointer(offset: u64) -> Option<Self> {
         const FARTHEST: i64 = 1 << 32;
         let is_possible = (-FARTHEST..0).contains(&offset.cast_signed());

@@ -105,7 +105,7 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// `module/class` is the class; a module alone stands for its main class.
+/// Returns the class of `module/class`; a module alone stands for its main class.
 fn without_module(name: &str) -> String {
     name.rsplit('/').next().unwrap_or(name).to_owned()
 }

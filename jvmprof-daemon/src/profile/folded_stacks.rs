@@ -68,7 +68,8 @@ fn suffix(kind: FrameKind, inlined: bool, annotation: Annotation) -> &'static st
     }
 }
 
-/// `;` separates frames and a line break stacks: in names (`[u8; 4]`) they become `:` and a space.
+/// Appends a frame's name. `;` separates frames and a line break stacks: in names (`[u8; 4]`) they
+/// become `:` and a space.
 fn push_name(stack: &mut String, name: &str, suffix: &str) {
     if !stack.is_empty() {
         stack.push(';');

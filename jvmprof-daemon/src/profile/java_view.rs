@@ -83,7 +83,7 @@ impl FrameViews {
             leaf = match shown {
                 Some(shown) => {
                     is_above_code &= is_truncation(&shown);
-                    let is_leaf_kept = starts_alike(frame, &shown);
+                    let is_leaf_kept = has_same_first_line(frame, &shown);
                     frames.push(shown);
                     if is_leaf_kept { Leaf::Kept } else { Leaf::Caller }
                 }
@@ -101,7 +101,7 @@ impl FrameViews {
 }
 
 /// Returns true if nothing that was called last in the frame is left out of its view.
-fn starts_alike(frame: &Frame, shown: &Frame) -> bool {
+fn has_same_first_line(frame: &Frame, shown: &Frame) -> bool {
     let name = |frame: &Frame| frame.lines.first().map(|line| Arc::clone(&line.name));
     name(frame) == name(shown)
 }

@@ -120,21 +120,21 @@ impl ThreadKind {
 
 /// The activity that a sample was taken in, the kind of its thread, and its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SampledIn {
+pub struct SampledActivity {
     pub activity: JvmActivity,
     pub thread: ThreadKind,
     /// The number of the process, where processes are distinguished; else 0. Stored sums have 0.
     pub process: u16,
 }
 
-/// Bits of [`SampledIn::number`] that are the activity's, and those that are the thread's; above
-/// them is the process.
+/// Bits of [`SampledActivity::number`] that are the activity's, and those that are the thread's;
+/// above them is the process.
 const ACTIVITY_BITS: u32 = 4;
 const THREAD_BITS: u32 = 4;
 const _: () = assert!(JVM_ACTIVITIES <= 1 << ACTIVITY_BITS);
 const _: () = assert!((ThreadKind::Native as usize) < 1 << THREAD_BITS);
 
-impl SampledIn {
+impl SampledActivity {
     /// Returns the number that stands for both in the page's data and in stored sums.
     pub(crate) fn number(self) -> u64 {
         let process = u64::from(self.process) << (ACTIVITY_BITS + THREAD_BITS);
@@ -148,7 +148,7 @@ impl SampledIn {
     }
 }
 
-impl Serialize for SampledIn {
+impl Serialize for SampledActivity {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(self.number())
     }
@@ -320,7 +320,8 @@ pub(super) enum JvmThread<'a> {
 }
 
 impl<'a> JvmThread<'a> {
-    /// `kind`: the label of a sample; `is_jvm` says whether its process is a JVM otherwise.
+    /// Returns what is known of a sample's thread. `kind`: the label of the sample; `is_jvm` says
+    /// whether its process is a JVM otherwise.
     pub(super) fn new(kind: Option<&'a str>, is_jvm: bool) -> Self {
         match kind {
             Some(kind) => Self::Kind(kind),
@@ -402,12 +403,13 @@ mod tests {
             assert_eq!(JvmThread::Kind(name).kind(), *kind);
         }
         assert_eq!(JvmThread::Kind("new in a later version").kind(), ThreadKind::Unknown);
-        let sampled_in = SampledIn { activity: JvmActivity::Native, thread: ThreadKind::Virtual, process: 0 };
-        assert_eq!((sampled_in.number(), SampledIn::of_number(38)), (38, Some(sampled_in)));
+        let sampled_in =
+            SampledActivity { activity: JvmActivity::Native, thread: ThreadKind::Virtual, process: 0 };
+        assert_eq!((sampled_in.number(), SampledActivity::of_number(38)), (38, Some(sampled_in)));
         let other =
-            SampledIn { activity: JvmActivity::OtherProcess, thread: ThreadKind::Unknown, process: 0 };
-        assert_eq!((other.number(), SampledIn::of_number(8)), (8, Some(other)));
-        assert_eq!([SampledIn::of_number(9), SampledIn::of_number(7 << 4)], [None, None]);
+            SampledActivity { activity: JvmActivity::OtherProcess, thread: ThreadKind::Unknown, process: 0 };
+        assert_eq!((other.number(), SampledActivity::of_number(8)), (8, Some(other)));
+        assert_eq!([SampledActivity::of_number(9), SampledActivity::of_number(7 << 4)], [None, None]);
     }
 
     #[test]

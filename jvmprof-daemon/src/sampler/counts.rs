@@ -1,8 +1,29 @@
 //! Counters of the way from the kernel programs to the daemon.
 
 use jvmprof_common::abi::{Counter, Event, Stop};
+use serde::Serialize;
 
 use crate::event_type::SamplesByEvent;
+
+/// The time that kernel programs ran, with the stacks that they took, and the number of runs, by
+/// the kernel's own statistics. The fields' names are an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProgramRunTime {
+    pub run_time_ns: u64,
+    pub run_count: u64,
+}
+
+/// The run times of the kernel programs; `None` where they aren't loaded, or the kernel doesn't
+/// measure it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgramRunTimes {
+    /// Of the program at the clock.
+    pub clock: Option<ProgramRunTime>,
+    /// Of the uprobes of allocation.
+    pub allocation: Option<ProgramRunTime>,
+    /// Of the uprobes of pauses.
+    pub pauses: Option<ProgramRunTime>,
+}
 
 /// Counters of the kernel programs and of the way from there to here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +59,7 @@ impl EventCounts {
 
 impl SamplerCounts {
     /// Adds samples that were taken without a record of the ring buffer.
-    pub(crate) fn add_taken(&mut self, event: Event, samples: u64) {
+    pub(crate) fn add_unrecorded(&mut self, event: Event, samples: u64) {
         let counts = &mut self.events[event as usize];
         for (counter, count) in Counter::ALL.iter().zip(&mut counts.counters) {
             if matches!(counter, Counter::Taken | Counter::Emitted) {

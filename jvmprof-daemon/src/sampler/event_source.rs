@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::counts::SamplerCounts;
+use super::counts::{ProgramRunTimes, SamplerCounts};
 use super::ebpf::maps::BpfMaps;
 use super::ebpf::programs::KernelPrograms;
 use super::ebpf::uprobes::{AttachedProbes, ProbedFunctions};
@@ -142,20 +142,8 @@ impl Sampler {
         self.programs.detach_probes(attached);
     }
 
-    /// Returns run time in nanoseconds and number of runs of the kernel programs, from the kernel's
-    /// own statistics; `None` unless they are enabled.
-    pub fn run_time(&self) -> Option<(u64, u64)> {
-        self.programs.run_time()
-    }
-
-    /// Returns the same of the uprobes of allocation.
-    pub fn probe_run_time(&self) -> Option<(u64, u64)> {
-        self.programs.probe_run_time()
-    }
-
-    /// Returns the same of the uprobes of pauses.
-    pub fn pause_run_time(&self) -> Option<(u64, u64)> {
-        self.programs.pause_run_time()
+    pub fn run_times(&self) -> ProgramRunTimes {
+        self.programs.run_times()
     }
 
     fn drain(&mut self) {

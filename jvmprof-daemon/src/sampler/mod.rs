@@ -21,7 +21,7 @@ mod rings;
 mod sample;
 mod sampling_period;
 
-pub use counts::{EventCounts, SamplerCounts};
+pub use counts::{EventCounts, ProgramRunTime, ProgramRunTimes, SamplerCounts};
 pub use ebpf::allocation_maps::AllocationMaps;
 pub use ebpf::kernel_symbols::{KernelSymbol, KernelSymbolizer};
 pub use ebpf::maps::{BpfMaps, MapSizes};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::counts::SamplerCounts;
+use super::counts::{ProgramRunTimes, SamplerCounts};
 use super::ebpf::maps::BpfMaps;
 use super::ebpf::uprobes::{AttachedProbes, ProbedFunctions};
 use super::error::SamplerError;
@@ -220,19 +220,8 @@ impl BackgroundSampler {
         self.shared.sampler().detach_probes(attached);
     }
 
-    /// Returns the run time of the kernel programs: see [`Sampler::run_time`].
-    pub fn run_time(&self) -> Option<(u64, u64)> {
-        self.shared.sampler().run_time()
-    }
-
-    /// Returns the run time of the uprobes of pauses: see [`Sampler::pause_run_time`].
-    pub fn pause_run_time(&self) -> Option<(u64, u64)> {
-        self.shared.sampler().pause_run_time()
-    }
-
-    /// Returns the run time of the uprobes: see [`Sampler::probe_run_time`].
-    pub fn probe_run_time(&self) -> Option<(u64, u64)> {
-        self.shared.sampler().probe_run_time()
+    pub fn run_times(&self) -> ProgramRunTimes {
+        self.shared.sampler().run_times()
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) fn unknown_java(which: &UserFrame, reason: &str, java: Option<&Attach
     Arc::new(Frame { kind: FrameKind::Java, address, mapping, lines: vec![line] })
 }
 
-pub(super) fn stub_frame(address: Avma, name_at: u64, java: &mut JvmAttachment) -> Frame {
+pub(super) fn stub_frame(address: Avma, name_at: Avma, java: &mut JvmAttachment) -> Frame {
     let name = java.attached_mut().map(|java| java.stub_name(address, name_at));
     let name: Arc<str> = name.map_or_else(|| "[JVM stub]".into(), |name| format!("[{name}]").into());
     let mapping = java_mapping(java.attached_jvm());

@@ -63,7 +63,7 @@ pub use memory_limits::SymbolMemoryLimits;
 use native::deferred_frames::DeferredFrame;
 use native::function_names::FunctionNames;
 use native::mapped_files::Modules;
-pub use native::{NativeOptions, Symbolize};
+pub use native::{NativeOptions, SymbolizationPlace};
 use publish_to_kernel::{Publication, PublishContext, Publisher};
 use stack::completer::Completer;
 use stack::remapped_code::RemappedCode;
@@ -183,7 +183,7 @@ impl Symbolizer {
     /// # Errors
     /// A thread can't be started.
     pub fn fill(&mut self, mut tables: BpfMaps) -> io::Result<()> {
-        self.kernel.set_symbolizer(tables.take_kernel_symbolizer());
+        self.kernel.set_symbolizer(tables.kernel_symbolizer.take());
         self.publisher =
             Some(Publisher::start(tables, Arc::clone(&self.files), self.native.rows_on_disk.clone())?);
         Ok(())
@@ -275,7 +275,7 @@ impl Symbolizer {
         self.names.evict_unused();
         if let Some(publisher) = &mut self.publisher {
             publisher.tables.retain(&is_alive);
-            for key in publisher.tables.lacking() {
+            for key in publisher.tables.processes_lacking_rows() {
                 if let Some(symbols) = self.processes.get_mut(&key) {
                     symbols.published.invalidate();
                 }

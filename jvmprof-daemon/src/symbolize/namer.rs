@@ -92,7 +92,7 @@ impl Namer<'_> {
     ) -> bool {
         let ReadFrames { frames: known, unnamed } = self.read_new(symbols, stack);
         let (java, callers) = (symbols.java.attached_jvm(), &mut symbols.callers);
-        let on_the_way = java.is_some_and(|java| java.begins_on_the_way(self.java, stack, callers));
+        let on_the_way = java.is_some_and(|java| java.has_false_leaf(self.java, stack, callers));
         // A compiled frame is being replaced by interpreted ones, which keep what was there before
         // until they are filled.
         let mut is_unpacking = false;
@@ -181,7 +181,7 @@ impl Namer<'_> {
                         symbols.java.attached_jvm(),
                         self.java_frame_types,
                     ));
-                    self.remember(symbols, *which, &frame);
+                    self.cache_frame(symbols, *which, &frame);
                 }
                 Err(error) => _ = unnamed.insert(*which, error.reason()),
             }
@@ -202,12 +202,12 @@ impl Namer<'_> {
         if which == UserFrame::ENTER_SPECIAL {
             symbols.java.expect_virtual_threads();
             let frame = Arc::new(enter_special_frame(symbols.java.attached_jvm(), self.java_frame_types));
-            self.remember(symbols, which, &frame);
+            self.cache_frame(symbols, which, &frame);
             return frame;
         }
         if let UserFrame::Stub { name, .. } = which {
-            let frame = Arc::new(stub_frame(address, name, &mut symbols.java));
-            self.remember(symbols, which, &frame);
+            let frame = Arc::new(stub_frame(address, Avma(name), &mut symbols.java));
+            self.cache_frame(symbols, which, &frame);
             return frame;
         }
         let Some(mapping) = self.process.mappings.find(address).cloned() else {
@@ -217,7 +217,7 @@ impl Namer<'_> {
             Backing::Anonymous => return self.jit_frame(symbols, &mapping, address),
             Backing::File | Backing::Vdso => self.file_frame(symbols, &mapping, address, which),
         };
-        self.remember(symbols, which, &frame);
+        self.cache_frame(symbols, which, &frame);
         frame
     }
 
@@ -233,7 +233,7 @@ impl Namer<'_> {
         })
     }
 
-    fn remember(&mut self, symbols: &mut ProcessSymbols, which: UserFrame, frame: &Arc<Frame>) {
+    fn cache_frame(&mut self, symbols: &mut ProcessSymbols, which: UserFrame, frame: &Arc<Frame>) {
         let bytes = frame_bytes(frame);
         *self.cached += bytes;
         symbols.frame_bytes += bytes;

@@ -2,7 +2,7 @@
 //! stage before it returns, so that none can be left out or come too early.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jvmprof_common::abi::Stop;
 
@@ -102,7 +102,7 @@ impl<'a> IdentifiedSample<'a> {
             Some(walked)
         } else {
             let reads_rows = matches!(deadline, Deadline::Expired | Deadline::OverCapacity)
-                && self.symbolizer.completer.budget.has_time(Instant::now());
+                && self.symbolizer.completer.budget.has_time(self.now_ns);
             Some(self.walk(reads_rows))
         };
         if let Some(walked) = &walked {
@@ -141,7 +141,7 @@ impl<'a> IdentifiedSample<'a> {
         let awaits_more = symbols.jit.walkable_until(at_ns, &mut symbolizer.counts.perf_maps) < at_ns;
         if awaits_more
             || symbols.java.is_awaited(self.process)
-            || !symbolizer.completer.budget.has_time(Instant::now())
+            || !symbolizer.completer.budget.has_time(self.now_ns)
         {
             return None;
         }
@@ -231,7 +231,7 @@ impl Symbolizer {
         let stays = !pending && !namer.is_passing && outcome == StackOutcome::Whole;
         let frames = Arc::from(frames);
         if stays {
-            let more = symbols.stacks.keep(process.version, sample, &frames);
+            let more = symbols.stacks.insert(process.version, sample, &frames);
             self.stack_bytes = self.stack_bytes.saturating_add_signed(more);
             if self.stack_bytes > self.max_stack_bytes {
                 self.clear_stacks();
@@ -297,6 +297,6 @@ impl WindowEnd<'_> {
     /// Drops all other processes: the next window begins.
     pub fn retain(self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.symbolizer.retain(is_alive);
-        self.symbolizer.java.keep_stub_analyses();
+        self.symbolizer.java.store_stub_analyses();
     }
 }

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::health::HealthMonitor;
 use super::metrics;
-use crate::export::listener::{ListenerLimits, WhenFull, serve};
+use crate::export::listener::{ConnectionOverflow, ListenerLimits, serve};
 use crate::own_process::thread_priority;
 
 /// Time that a scrape waits for a new snapshot before it gets the latest one.
@@ -141,7 +141,7 @@ fn limits() -> ListenerLimits {
     // Requests are small and quick, from a handful of clients.
     ListenerLimits {
         connections: 32,
-        when_full: WhenFull::CloseLongestIdle,
+        when_full: ConnectionOverflow::CloseLongestIdle,
         http1_only: true,
         header_time: Duration::from_secs(5),
         idle_time: Duration::from_secs(30),

@@ -11,7 +11,8 @@ use jvmprof_daemon::export::store::{Matcher, Store, StoreOptions, TimeRange};
 use jvmprof_daemon::native::debug_files::DebugFileLocator;
 use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits};
 use jvmprof_daemon::native::open_file::open_regular;
-use jvmprof_daemon::profile::pprof::merge::{MergeLimits, Merger};
+use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
+use jvmprof_daemon::profile::pprof::merge::{MAX_BYTES, Merger};
 use jvmprof_daemon::proto::debuginfo::debuginfo_service_server::{DebuginfoService, DebuginfoServiceServer};
 use jvmprof_daemon::proto::debuginfo::upload_instructions::UploadStrategy;
 use jvmprof_daemon::proto::debuginfo::upload_request::Data;
@@ -59,9 +60,11 @@ impl DebuginfoServer {
     /// Returns the names of each frame of the program's profiles, innermost first: those that came
     /// with it, or those that the uploaded file of its build id has.
     pub(crate) fn frames(&self, comm: &str) -> Vec<Vec<String>> {
-        let mut merger = Merger::new(MergeLimits::default());
+        let mut merger = Merger::new(MAX_BYTES);
         for profile in self.store.profiles(TimeRange::ALL, &[Matcher::equal("comm", comm)]) {
-            merger.add_bytes(&self.store.read(&profile).expect("stored")).expect("a profile");
+            let bytes = self.store.read(&profile).expect("stored");
+            let profile = decode(&bytes, DecodeLimits::default()).expect("a profile");
+            merger.add(&profile).expect("all are of one type");
         }
         let profile = merger.finish();
         let cache = FileCache::new(FileCacheLimits::default()).with_lines(true);

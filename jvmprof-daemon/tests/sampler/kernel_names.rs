@@ -14,7 +14,7 @@ fn names() -> (Sampler, KernelSymbolizer) {
     let options =
         SamplerOptions { pids: Some(vec![u32::MAX]), ring_bytes: 4096, ..SamplerOptions::of_cpu_time(1) };
     let mut names = None;
-    let sampler = Sampler::start(&options, |mut tables| names = tables.take_kernel_symbolizer());
+    let sampler = Sampler::start(&options, |mut tables| names = tables.kernel_symbolizer.take());
     (sampler.expect("the kernel lets root sample"), names.expect("the kernel takes the program"))
 }
 

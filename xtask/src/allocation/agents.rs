@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde_json::Value;
 
-use super::recorded::Recorded;
+use super::recorded::RecordedAllocations;
 use crate::setup::{async_profiler, flight_recording};
 use crate::zoo::Jdk;
 
@@ -63,7 +63,7 @@ impl Agent {
     ///
     /// # Errors
     /// It has written nothing, or what can't be understood.
-    pub(super) fn read(&self, jdk: &Jdk) -> anyhow::Result<Recorded> {
+    pub(super) fn read(&self, jdk: &Jdk) -> anyhow::Result<RecordedAllocations> {
         let text = match self {
             Self::FlightRecorder { recording } => {
                 folded(&flight_recording::events(&jdk.home, recording, JFR_EVENTS)?)
@@ -75,7 +75,7 @@ impl Agent {
                 text.replace("_[i] ", " ").replace("_[k] ", " ")
             }
         };
-        let mut recorded = Recorded::default();
+        let mut recorded = RecordedAllocations::default();
         recorded.add_folded(&text)?;
         Ok(recorded)
     }

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::oracle::Allocated;
-use super::recorded::Recorded;
+use super::oracle::OracleAllocations;
+use super::recorded::RecordedAllocations;
 
 /// Mean bytes of the objects of a class that is summed: from so many on the kernel program counts
 /// the first of a buffer.
@@ -25,7 +25,7 @@ struct InsideSum {
 
 impl InsideSums {
     /// Adds a recording.
-    pub(super) fn add(&mut self, allocated: &Allocated, recorded: &Recorded) {
+    pub(super) fn add(&mut self, allocated: &OracleAllocations, recorded: &RecordedAllocations) {
         for (class, bytes, objects) in allocated.classes() {
             let Some(counted) = recorded.counted_bytes(&class) else { continue };
             if bytes < objects.max(1) * LARGE {
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn what_is_not_an_event_each_is_summed_of_large_classes() {
         let allocated = "double[]\tlarge\t10\t20000000\nbyte[]\tbytes\t100000\t60000000\nall\t80000000\n";
-        let allocated = Allocated::parse(allocated).unwrap();
+        let allocated = OracleAllocations::parse(allocated).unwrap();
         let json = r#"{"losses": {}, "allocation": {"events": 1, "effective_events": 1,
             "censuses": 2, "screened_buffers": 0,
             "classes": [{"name": "double[]", "counted_bytes": 8000000, "error_percent": 30.0},
@@ -77,7 +77,7 @@ mod tests {
         let mut sums = InsideSums::default();
         for estimated in [18_000_000, 10_000_000] {
             let folded = format!("Allocations$Worker.large;double[] {estimated}\nbyte[] 60000000\n");
-            sums.add(&allocated, &Recorded::parse(&folded, json).unwrap());
+            sums.add(&allocated, &RecordedAllocations::parse(&folded, json).unwrap());
         }
         let variance = (18e6_f64 * 0.3).powi(2) + (10e6_f64 * 0.3).powi(2);
         let expected = InsideSum { recordings: 2, truth: 24e6, estimated: 12e6, variance };

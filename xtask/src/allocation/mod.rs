@@ -20,8 +20,8 @@ use crate::setup::installed_jdks;
 use crate::zoo::{Jdk, JdkRequest};
 use agents::Agent;
 use inside::InsideSums;
-use oracle::{Allocated, HeaderBytes};
-use recorded::Recorded;
+use oracle::{HeaderBytes, OracleAllocations};
+use recorded::RecordedAllocations;
 
 /// Relative error that a share by class may have, beside what chance explains.
 const CLASS_ERROR: f64 = 0.02;
@@ -177,8 +177,8 @@ impl Run<'_> {
             }
             bail!("`{line}`: {said}{text}");
         }
-        let allocated = Allocated::parse(&text)?;
-        let recorded = Recorded::read(&folded, text.lines().last().unwrap_or_default())?;
+        let allocated = OracleAllocations::parse(&text)?;
+        let recorded = RecordedAllocations::read(&folded, text.lines().last().unwrap_or_default())?;
         let is_true = report(jdk, options, &allocated, &recorded);
         inside.add(&allocated, &recorded);
         if let Some(agent) = agent {
@@ -210,13 +210,13 @@ fn folder() -> anyhow::Result<PathBuf> {
 }
 
 /// Prints the errors of shares by class, of several profilers side by side.
-fn report_errors(allocated: &Allocated, all: &[(&str, &Recorded)]) {
+fn report_errors(allocated: &OracleAllocations, all: &[(&str, &RecordedAllocations)]) {
     let names: String = all.iter().map(|(name, _)| format!(" {name:>16}")).collect();
     println!("  {:44} {:>8}{names}", "errors of shares", "share");
     let own: u64 = allocated.kinds.iter().map(|kind| kind.bytes).sum();
     for (class, bytes, _) in allocated.classes() {
         let share = bytes as f64 / own as f64;
-        let error = |(_, recorded): &(&str, &Recorded)| {
+        let error = |(_, recorded): &(&str, &RecordedAllocations)| {
             let found = recorded.class(&class) as f64 / recorded.bytes.max(1) as f64;
             format!(" {:>+14.2} %", (found / share - 1.0) * 100.0)
         };
@@ -225,7 +225,7 @@ fn report_errors(allocated: &Allocated, all: &[(&str, &Recorded)]) {
     }
 }
 
-fn report(jdk: &Jdk, options: &str, allocated: &Allocated, recorded: &Recorded) -> bool {
+fn report(jdk: &Jdk, options: &str, allocated: &OracleAllocations, recorded: &RecordedAllocations) -> bool {
     println!(
         "JDK {} {options}: {:.1} GB, {} stacks (of equal weight: {}), {} censuses (beside {} screened){}",
         jdk.feature,

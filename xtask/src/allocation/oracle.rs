@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 /// Objects of one class that one method allocates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct OracleObjects {
     pub(super) class: String,
     pub(super) path: String,
     pub(super) objects: u64,
@@ -15,8 +15,8 @@ pub(super) struct Kind {
 
 /// All that the program allocates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Allocated {
-    pub(super) kinds: Vec<Kind>,
+pub(super) struct OracleAllocations {
+    pub(super) kinds: Vec<OracleObjects>,
     /// What the JVM says of its threads (`ThreadMXBean.getThreadAllocatedBytes`).
     pub(super) jvm_bytes: u64,
 }
@@ -53,7 +53,7 @@ impl HeaderBytes {
     }
 }
 
-impl Allocated {
+impl OracleAllocations {
     /// # Errors
     /// A line can't be understood.
     pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
@@ -62,7 +62,7 @@ impl Allocated {
             let words: Vec<&str> = line.split('\t').collect();
             let number = |text: &str| text.parse::<u64>().with_context(|| format!("reading {line:?}"));
             match words[..] {
-                [class, path, objects, bytes] => kinds.push(Kind {
+                [class, path, objects, bytes] => kinds.push(OracleObjects {
                     class: class.to_owned(),
                     path: path.to_owned(),
                     objects: number(objects)?,
@@ -106,10 +106,10 @@ mod tests {
     #[test]
     fn lines_are_read_and_classes_summed() {
         let text = "A\tone\t2\t48\nA\ttwo\t1\t24\nbyte[]\tthree\t1\t100\nall\t200\n";
-        let allocated = Allocated::parse(text).unwrap();
+        let allocated = OracleAllocations::parse(text).unwrap();
         let classes = [("byte[]".to_owned(), 100, 1), ("A".to_owned(), 72, 3)];
         assert_eq!((allocated.classes(), allocated.jvm_bytes), (classes.to_vec(), 200));
-        assert!(Allocated::parse("A\tone\tx\t48\nall\t1\n").is_err());
-        assert!(Allocated::parse("A\tone\t2\t48\n").is_err());
+        assert!(OracleAllocations::parse("A\tone\tx\t48\nall\t1\n").is_err());
+        assert!(OracleAllocations::parse("A\tone\t2\t48\n").is_err());
     }
 }

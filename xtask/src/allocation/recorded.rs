@@ -15,7 +15,7 @@ const LAMBDA: &str = "$$Lambda";
 
 /// A recording: bytes by class and path.
 #[derive(Debug, Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordedAllocations {
     by_path: BTreeMap<(String, String), u64>,
     pub(super) bytes: u64,
     pub(super) events: u64,
@@ -49,7 +49,7 @@ struct ClassRow {
     error_percent: Option<f64>,
 }
 
-impl Recorded {
+impl RecordedAllocations {
     /// Reads the folded stacks of a recording, and its summary.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ mod tests {
                 {"name": "byte[]", "counted_bytes": 7}]}}"#;
         let folded = "a;Allocations$Worker.lambda;Allocations$Worker$$Lambda/0x123 40\nbyte[] 2\n\
             a;Allocations$Worker.scalarReplaced;Allocations$Escaped 24\n";
-        let recorded = Recorded::parse(folded, json).unwrap();
+        let recorded = RecordedAllocations::parse(folded, json).unwrap();
         let lambda = "Allocations$$Lambda";
         assert_eq!((recorded.class(lambda), recorded.path(lambda, "lambda")), (40, 40));
         assert_eq!((recorded.deviation(lambda), recorded.counted_bytes(lambda)), (Some(0.015), Some(5)));

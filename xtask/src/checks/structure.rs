@@ -77,7 +77,7 @@ fn order(lib: &str) -> BTreeMap<String, usize> {
 }
 
 /// Returns the imports from modules further down in that order.
-fn against_the_order(graph: &ImportGraph, order: &BTreeMap<String, usize>) -> Vec<String> {
+fn imports_against_order(graph: &ImportGraph, order: &BTreeMap<String, usize>) -> Vec<String> {
     let mut found = Vec::new();
     for (from, targets) in graph.arrows() {
         let Some(own) = from.first().and_then(|top| order.get(top)) else { continue };
@@ -103,7 +103,7 @@ mod tests {
         let src = paths::workspace().join("jvmprof-daemon/src");
         let order = order(&fs::read_to_string(src.join("lib.rs")).unwrap());
         assert!(order.len() > 10 && order["types"] < order["app"], "{order:?}");
-        let found = against_the_order(&ImportGraph::read(&src).unwrap(), &order);
+        let found = imports_against_order(&ImportGraph::read(&src).unwrap(), &order);
         assert!(found.is_empty(), "{}", found.join("\n"));
     }
 
@@ -150,7 +150,7 @@ mod tests {
             ("beside", ""),
             ("high", "use crate::low::Z;"),
         ];
-        let found = against_the_order(&ImportGraph::of(files.into_iter()), &order);
+        let found = imports_against_order(&ImportGraph::of(files.into_iter()), &order);
         assert_eq!(found, ["low imports high, which stands below it in lib.rs"]);
     }
 

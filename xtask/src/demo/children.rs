@@ -26,9 +26,9 @@ const TAIL: usize = 20;
 
 /// Set by Ctrl-C and SIGTERM.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub(crate) struct StopFlag(Arc<AtomicBool>);
 
-impl Stop {
+impl StopFlag {
     /// Installs the signal handlers.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Children {
     /// A child has ended.
     pub(crate) fn watch(
         &mut self,
-        stop: &Stop,
+        stop: &StopFlag,
         until: Option<Instant>,
         mut done: impl FnMut() -> bool,
     ) -> anyhow::Result<bool> {
@@ -181,7 +181,7 @@ mod tests {
         let mut children = Children::new(folder.clone());
         children.start("steady", Command::new("sleep").arg("100")).unwrap();
         children.start("dying", Command::new("sh").args(["-c", "echo out of coffee >&2; exit 3"])).unwrap();
-        let stop = Stop(Arc::default());
+        let stop = StopFlag(Arc::default());
         let until = Instant::now() + Duration::from_secs(20);
         let error = children.watch(&stop, Some(until), || false).unwrap_err().to_string();
         assert!(error.contains("dying has ended: exit status: 3\n  | out of coffee"), "{error}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use self::children::{Children, Stop};
+use self::children::{Children, StopFlag};
 use crate::files;
 use crate::paths;
 use crate::run::{require_root, run};
@@ -36,7 +36,7 @@ pub(crate) struct DemoArgs {
 
 pub(crate) fn main(args: &DemoArgs) -> anyhow::Result<()> {
     require_root("profiling a whole host needs root (or the capabilities in deploy/jvmprof.service)")?;
-    let stop = Stop::on_signals()?;
+    let stop = StopFlag::on_signals()?;
     let jvmprof = build::fast()?;
     let folder = paths::target().join("demo");
     let profiles = folder.join("profiles");
@@ -74,7 +74,7 @@ pub(crate) fn main(args: &DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn wait_for(children: &mut Children, stop: &Stop, listen: SocketAddr) -> anyhow::Result<()> {
+fn wait_for(children: &mut Children, stop: &StopFlag, listen: SocketAddr) -> anyhow::Result<()> {
     let until = Instant::now() + LISTEN_WITHIN;
     let answers = || TcpStream::connect_timeout(&listen, Duration::from_millis(50)).is_ok();
     if !children.watch(stop, Some(until), answers)? && !stop.is_requested() {

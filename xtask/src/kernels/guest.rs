@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use serde_json::Value;
 
-use super::report::{END, JVM_RECORDINGS, Java, JvmRecording, Recording, Step, StepOutcome};
+use super::report::{END, GuestStep, JVM_RECORDINGS, Java, JvmRecording, Recording, StepOutcome};
 use crate::run::KillOnDrop;
 
 /// Paths in the guest.
@@ -72,7 +72,7 @@ fn step(
     eprintln!("init: {name}");
     let started = Instant::now();
     let outcome = work().unwrap_or_else(|error| StepOutcome::Failed(format!("{error:#}")));
-    let step = Step { name: name.to_owned(), seconds: started.elapsed().as_secs_f64(), outcome };
+    let step = GuestStep { name: name.to_owned(), seconds: started.elapsed().as_secs_f64(), outcome };
     let line = serde_json::to_string(&step).with_context(|| format!("encoding the report of {name}"))?;
     writeln!(report, "{line}").and_then(|()| report.flush()).with_context(|| format!("reporting {name}"))
 }

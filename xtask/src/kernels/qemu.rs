@@ -11,17 +11,17 @@ use nix::time::ClockId;
 use nix::unistd::Pid;
 
 use super::debian::DebianKernel;
-use super::report::{Step, parse, tail};
+use super::report::{GuestStep, parse, tail};
 use crate::run::{KillOnDrop, command_line};
 
 /// The time that a boot with the whole suite may take on the clock, which is the machine's, too; it
 /// takes an eighth of that on an idle host.
-const SUITE: Limit = Limit::Elapsed(Duration::from_secs(480));
+const SUITE: MachineLimit = MachineLimit::Elapsed(Duration::from_secs(480));
 
 /// The limit at which a machine is given up that doesn't go off by itself. It says by what clock
 /// the machine runs as well.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Limit {
+pub(crate) enum MachineLimit {
     /// By the host's clock, for machines whose samples are counted over real time.
     Elapsed(Duration),
     /// By the processor time of qemu, for machines whose own clock counts their instructions. A
@@ -64,7 +64,7 @@ pub(super) fn boot(
     kernel: &DebianKernel,
     initramfs: &Path,
     folder: &Path,
-) -> anyhow::Result<(Vec<Step>, Option<String>)> {
+) -> anyhow::Result<(Vec<GuestStep>, Option<String>)> {
     let (report, trouble) = run(kernel, initramfs, folder, SUITE)?;
     let (steps, is_whole) = parse(&report);
     let trouble =
@@ -82,14 +82,14 @@ pub(crate) fn run(
     kernel: &DebianKernel,
     initramfs: &Path,
     folder: &Path,
-    limit: Limit,
+    limit: MachineLimit,
 ) -> anyhow::Result<(String, Option<String>)> {
     let (console, report) = (folder.join(CONSOLE), folder.join("report.jsonl"));
     for file in [&console, &report] {
         fs::write(file, "").with_context(|| format!("creating {}", file.display()))?;
     }
     let mut command = command(kernel, initramfs, &console, &report);
-    if let Limit::Processor(_) = limit {
+    if let MachineLimit::Processor(_) = limit {
         command.args(COUNTED);
     }
     eprintln!("$ {}", command_line(&command));
@@ -131,7 +131,7 @@ fn command(kernel: &DebianKernel, initramfs: &Path, console: &Path, report: &Pat
     qemu
 }
 
-impl Limit {
+impl MachineLimit {
     fn is_over(self, elapsed: Duration, worked: Duration) -> bool {
         match self {
             Self::Elapsed(limit) => elapsed > limit,
@@ -145,7 +145,7 @@ struct Machine(KillOnDrop);
 
 impl Machine {
     /// Waits until the machine is off; returns an error text if it panics or takes too long.
-    fn watch(&mut self, console: &Path, limit: Limit) -> anyhow::Result<Option<String>> {
+    fn watch(&mut self, console: &Path, limit: MachineLimit) -> anyhow::Result<Option<String>> {
         let started = Instant::now();
         loop {
             let ended = self.0.0.try_wait().context("waiting for qemu")?;
@@ -161,7 +161,7 @@ impl Machine {
             }
             let (elapsed, worked) = (started.elapsed(), self.processor_time()?);
             if limit.is_over(elapsed, worked) {
-                return Ok(Some(given_up(elapsed, worked)));
+                return Ok(Some(timeout_message(elapsed, worked)));
             }
             sleep(TICK);
         }
@@ -175,7 +175,7 @@ impl Machine {
 }
 
 /// Names both times: with a small part of one processor, the host is what is slow.
-fn given_up(elapsed: Duration, worked: Duration) -> String {
+fn timeout_message(elapsed: Duration, worked: Duration) -> String {
     let (elapsed, worked) = (elapsed.as_secs(), worked.as_secs());
     format!("the machine is still up after {elapsed} s, in which the host let it run for {worked} s")
 }
@@ -197,12 +197,12 @@ mod tests {
     fn a_busy_host_costs_no_machine_its_time_that_counts_its_own_work() {
         let (limit, worked) = (Duration::from_secs(60), Duration::from_secs(9));
         let elapsed = Duration::from_secs(90);
-        assert!(Limit::Elapsed(limit).is_over(elapsed, worked));
-        assert!(!Limit::Processor(limit).is_over(elapsed, worked));
-        assert!(Limit::Processor(limit).is_over(elapsed, Duration::from_secs(61)));
-        assert!(Limit::Processor(limit).is_over(limit * (BUSY + 1), worked), "it hangs");
+        assert!(MachineLimit::Elapsed(limit).is_over(elapsed, worked));
+        assert!(!MachineLimit::Processor(limit).is_over(elapsed, worked));
+        assert!(MachineLimit::Processor(limit).is_over(elapsed, Duration::from_secs(61)));
+        assert!(MachineLimit::Processor(limit).is_over(limit * (BUSY + 1), worked), "it hangs");
         let text = "the machine is still up after 90 s, in which the host let it run for 9 s";
-        assert_eq!(given_up(elapsed, worked), text);
+        assert_eq!(timeout_message(elapsed, worked), text);
     }
 
     #[test]

@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// One step of the suite in the guest.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Step {
+pub(crate) struct GuestStep {
     pub(crate) name: String,
     pub(crate) seconds: f64,
     pub(crate) outcome: StepOutcome,
 }
 
-impl Step {
+impl GuestStep {
     /// Returns the parts that are worth keeping as files: name and contents.
     pub(crate) fn files(&self) -> Vec<(String, &str)> {
         match &self.outcome {
@@ -127,13 +127,13 @@ pub(crate) const END: &str = "end";
 
 /// Parses the lines that a guest has written so far, of which the last may be cut off. Returns the
 /// steps, and whether these are all.
-pub(crate) fn parse(text: &str) -> (Vec<Step>, bool) {
+pub(crate) fn parse(text: &str) -> (Vec<GuestStep>, bool) {
     let steps = text.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect();
     (steps, text.lines().any(|line| line.trim() == END))
 }
 
 /// Evaluates a step: a text for the report, and an error if the step doesn't meet its requirements.
-pub(crate) fn evaluate(step: &Step) -> (String, anyhow::Result<()>) {
+pub(crate) fn evaluate(step: &GuestStep) -> (String, anyhow::Result<()>) {
     match &step.outcome {
         StepOutcome::Doctor(found) => evaluate_doctor(found),
         StepOutcome::Java(java) => match JVM_RECORDINGS.iter().find(|mode| mode.name == step.name) {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_report_without_its_end_is_recognized() {
-        let step = Step { name: "java".into(), seconds: 0.5, outcome: StepOutcome::Failed("no".into()) };
+        let step = GuestStep { name: "java".into(), seconds: 0.5, outcome: StepOutcome::Failed("no".into()) };
         let line = serde_json::to_string(&step).unwrap();
         let (steps, is_whole) = parse(&format!("{line}\r\n{}", &line[..line.len() / 2]));
         assert_eq!((steps.len(), is_whole), (1, false));

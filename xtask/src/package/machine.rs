@@ -47,7 +47,7 @@ const BEGINS: &str = "begins ";
 const END: &str = "the end";
 
 /// Several times what the whole check needs of qemu's processor time.
-const LIMIT: qemu::Limit = qemu::Limit::Processor(Duration::from_secs(1800));
+const LIMIT: qemu::MachineLimit = qemu::MachineLimit::Processor(Duration::from_secs(1800));
 
 /// Packages that the machine has beside a minimal Debian. rpm: the RPM's scripts talk to the same
 /// systemd.
@@ -67,7 +67,7 @@ pub(super) fn check(folder: &Path, deb: &Path, next: &Path, rpm: &Path) -> anyho
     let folder = folder.join("machine");
     files::create_folder(&folder)?;
     let root = debian(&folder)?;
-    furnish(&root, [(deb, "1.deb"), (next, "2.deb"), (rpm, "jvmprof.rpm")])?;
+    install_run_files(&root, [(deb, "1.deb"), (next, "2.deb"), (rpm, "jvmprof.rpm")])?;
     let initramfs = folder.join("initramfs.cpio");
     run(Command::new("sh")
         .args(["-ec", "cd \"$1\" && find . -xdev | cpio --quiet -o -H newc > \"$2\"", "sh"])
@@ -133,8 +133,8 @@ fn debian(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(root)
 }
 
-/// Copies this run's files into the root.
-fn furnish(root: &Path, packages: [(&Path, &str); 3]) -> anyhow::Result<()> {
+/// Installs this run's files in the root: packages, script, and the unit that runs it.
+fn install_run_files(root: &Path, packages: [(&Path, &str); 3]) -> anyhow::Result<()> {
     let inside = root.join("packages");
     files::create_folder(&inside)?;
     for (from, name) in packages {

@@ -20,7 +20,7 @@ use crate::files;
 use crate::paths;
 use crate::run::{self, run, stdout_text};
 use crate::setup::packages;
-use crate::setup::tools::Tool;
+use crate::setup::tools::BinaryCrate;
 
 /// Target of the build. Naming it keeps the program's flags away from build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -154,7 +154,7 @@ fn generate(program: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Returns `PATH` with the folder of one of cargo's commands.
-fn path_with(tool: &Tool) -> anyhow::Result<OsString> {
+fn path_with(tool: &BinaryCrate) -> anyhow::Result<OsString> {
     let tool = tool.ensure()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = tool.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));

@@ -29,7 +29,7 @@ const COMPLETIONS: [(&str, &str); 3] = [("jvmprof", "bash"), ("_jvmprof", "zsh")
 /// bytes depend on those of its files alone.
 pub(super) fn build(folder: &Path, program: &Path, generated: &Path) -> anyhow::Result<PathBuf> {
     let name = format!("jvmprof-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
-    lay_out(&folder.join(&name), program, generated)?;
+    copy_contents(&folder.join(&name), program, generated)?;
     let archive = folder.join(format!("{name}.tar.gz"));
     // Without a time in gzip's header.
     let mut tar = Command::new("tar");
@@ -52,7 +52,7 @@ pub(super) fn build(folder: &Path, program: &Path, generated: &Path) -> anyhow::
 }
 
 /// Copies what is in the archive to an empty folder.
-fn lay_out(root: &Path, program: &Path, generated: &Path) -> anyhow::Result<()> {
+fn copy_contents(root: &Path, program: &Path, generated: &Path) -> anyhow::Result<()> {
     files::remove_folder(root)?;
     let (pages, completions) = (root.join("man"), root.join("completions"));
     for folder in [root, &pages, &completions] {

@@ -17,8 +17,9 @@ enum Sign {
     Package,
 }
 
+/// A package that has to be installed.
 #[derive(Debug)]
-pub(crate) struct Need {
+pub(crate) struct SystemPackage {
     /// Name of the package on Debian and Ubuntu.
     package: &'static str,
     sign: Sign,
@@ -26,12 +27,16 @@ pub(crate) struct Need {
 }
 
 /// Packages for `cargo xtask test`. JDKs are installed by `jdk`.
-pub(crate) const FOR_TESTS: &[Need] = &[
+pub(crate) const FOR_TESTS: &[SystemPackage] = &[
     need("gcc", "gcc", "compiles the native programs that tests profile"),
     need("g++", "g++", "compiles C++ that throws"),
     need("musl-tools", "musl-gcc", "links a C library that has no frame information"),
-    Need { package: "libc6-dev", sign: Sign::Package, why: "headers for them" },
-    Need { package: "libc6-dbg", sign: Sign::Package, why: "a separate debug file, found by build id" },
+    SystemPackage { package: "libc6-dev", sign: Sign::Package, why: "headers for them" },
+    SystemPackage {
+        package: "libc6-dbg",
+        sign: Sign::Package,
+        why: "a separate debug file, found by build id",
+    },
     need(
         "golang",
         "go",
@@ -52,7 +57,7 @@ pub(crate) const FOR_TESTS: &[Need] = &[
     ),
     need("runc", "runc", "runs a process in a container"),
     need("containerd", "containerd", "runs pods, and lists them as a Kubernetes node's does"),
-    Need {
+    SystemPackage {
         package: "docker.io",
         sign: Sign::Program("dockerd"),
         why: "runs containers that belong to no pod",
@@ -63,32 +68,36 @@ pub(crate) const FOR_TESTS: &[Need] = &[
 ];
 
 /// Packages for `cargo xtask kernels`.
-pub(crate) const FOR_KERNELS: &[Need] = &[
+pub(crate) const FOR_KERNELS: &[SystemPackage] = &[
     need("qemu-system-x86", "qemu-system-x86_64", "boots the kernels"),
     need("binutils", "strip", "leaves debug info out of what they boot with"),
-    Need { package: "debian-archive-keyring", sign: Sign::Package, why: "checks the kernels' origin" },
+    SystemPackage {
+        package: "debian-archive-keyring",
+        sign: Sign::Package,
+        why: "checks the kernels' origin",
+    },
 ];
 
 /// Packages for `cargo xtask package`.
-pub(crate) const FOR_PACKAGES: &[Need] = &[
-    Need { package: "libc6-dev", sign: Sign::Package, why: "the C library to link statically" },
+pub(crate) const FOR_PACKAGES: &[SystemPackage] = &[
+    SystemPackage { package: "libc6-dev", sign: Sign::Package, why: "the C library to link statically" },
     need("binutils", "strip", "leaves debug info out of what is shipped"),
-    Need { package: "ca-certificates", sign: Sign::Package, why: "whom the image trusts" },
+    SystemPackage { package: "ca-certificates", sign: Sign::Package, why: "whom the image trusts" },
     need("dpkg-dev", "dpkg-shlibdeps", "lists what a package depends on"),
     need("rpm", "rpm", "reads the RPM package that is compared with the Debian one"),
 ];
 
 /// Packages for `cargo xtask package --check`, beside those for the kernel that it boots.
-pub(crate) const FOR_BOOTED_PACKAGES: &[Need] = &[
+pub(crate) const FOR_BOOTED_PACKAGES: &[SystemPackage] = &[
     need("debootstrap", "debootstrap", "makes the Debian that the package is tried on"),
     need("cpio", "cpio", "packs what that boots from"),
 ];
 
-const fn need(package: &'static str, program: &'static str, why: &'static str) -> Need {
-    Need { package, sign: Sign::Program(program), why }
+const fn need(package: &'static str, program: &'static str, why: &'static str) -> SystemPackage {
+    SystemPackage { package, sign: Sign::Program(program), why }
 }
 
-impl Need {
+impl SystemPackage {
     fn is_met(&self) -> bool {
         match self.sign {
             Sign::Program(name) => on_path(name),
@@ -101,8 +110,8 @@ impl Need {
 ///
 /// # Errors
 /// Something is missing and apt isn't there or fails; the error lists packages and reasons.
-pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
-    let missing: Vec<&Need> = needs.iter().filter(|need| !need.is_met()).collect();
+pub(crate) fn install(needs: &[SystemPackage]) -> anyhow::Result<()> {
+    let missing: Vec<&SystemPackage> = needs.iter().filter(|need| !need.is_met()).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -8,25 +8,26 @@ use crate::run::{run, stdout_text};
 
 /// A binary crate whose binary has the crate's name.
 #[derive(Debug)]
-pub(crate) struct Tool {
+pub(crate) struct BinaryCrate {
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,
 }
 
 /// Linker of the LLVM bitcode of several crates to one BPF object with BTF. 0.10.4 is the last
 /// version that uses rustc's own libLLVM for LLVM 22, so that no other LLVM is needed.
-pub(crate) const BPF_LINKER: Tool = Tool { name: "bpf-linker", version: "0.10.4" };
+pub(crate) const BPF_LINKER: BinaryCrate = BinaryCrate { name: "bpf-linker", version: "0.10.4" };
 
 /// Checker of licences, bans, sources and advisories of everything in the lock files.
-pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
+pub(crate) const CARGO_DENY: BinaryCrate = BinaryCrate { name: "cargo-deny", version: "0.20.2" };
 
 /// Builder of the Debian package.
-pub(crate) const CARGO_DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0" };
+pub(crate) const CARGO_DEB: BinaryCrate = BinaryCrate { name: "cargo-deb", version: "3.8.0" };
 
 /// Builder of the RPM package.
-pub(crate) const CARGO_GENERATE_RPM: Tool = Tool { name: "cargo-generate-rpm", version: "0.21.1" };
+pub(crate) const CARGO_GENERATE_RPM: BinaryCrate =
+    BinaryCrate { name: "cargo-generate-rpm", version: "0.21.1" };
 
-impl Tool {
+impl BinaryCrate {
     /// Returns the tool's path: on `PATH` if the version there is right, else installed below the
     /// target folder.
     ///

@@ -17,13 +17,13 @@ const SHORT_LIVED: &str = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
 
 /// Ends with this value.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct SoakHost {
     jvms: Vec<KillOnDrop>,
     stop: Arc<AtomicBool>,
     forker: Option<JoinHandle<()>>,
 }
 
-impl Host {
+impl SoakHost {
     pub(super) fn start(folder: &Path, jvms: u32, processes_per_minute: u32) -> anyhow::Result<Self> {
         let java = installed_jdks::found()
             .last()
@@ -57,7 +57,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for SoakHost {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.jvms.clear();

@@ -24,7 +24,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use self::accounting::{Accounting, DaemonRun};
-use self::host::Host;
+use self::host::SoakHost;
 use self::kernel::KernelCounts;
 use self::ledger::LedgerEntry;
 use self::memory::Memory;
@@ -106,7 +106,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     let _ = fs::remove_dir_all(&folder);
     files::create_folder(&folder)?;
     let disk = Disk::mount(folder.join("disk"))?;
-    let host = Host::start(&folder, args.jvms, args.processes)?;
+    let host = SoakHost::start(&folder, args.jvms, args.processes)?;
     let mut scene = Scene::start(jvmprof, folder.clone(), disk, args.minutes)?;
     let mut began = Instant::now();
     for (share, event) in SCHEDULE {

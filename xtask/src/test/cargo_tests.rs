@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::failures::FailureReader;
 use super::programs::Programs;
-use super::suites::{Count, Tests};
+use super::suites::{Count, SuiteTests};
 use crate::paths;
 use crate::run::{self, command_line, run, stdout_text};
 
@@ -59,13 +59,13 @@ pub(super) fn integration_tests() -> anyhow::Result<Vec<String>> {
 }
 
 /// Runs the unit tests.
-pub(super) fn unit_tests(tests: &mut Tests, programs: &Programs) -> anyhow::Result<()> {
+pub(super) fn unit_tests(tests: &mut SuiteTests, programs: &Programs) -> anyhow::Result<()> {
     cargo_tests_with(tests, programs, Profile::Dev, UNIT_TESTS, &[&test_threads()])
 }
 
 /// Runs these tests of the workspace.
 pub(super) fn cargo_tests(
-    tests: &mut Tests,
+    tests: &mut SuiteTests,
     programs: &Programs,
     profile: Profile,
     which: &[&str],
@@ -75,7 +75,7 @@ pub(super) fn cargo_tests(
 
 /// As [`cargo_tests`], with arguments of the test binaries.
 fn cargo_tests_with(
-    tests: &mut Tests,
+    tests: &mut SuiteTests,
     programs: &Programs,
     profile: Profile,
     which: &[&str],
@@ -107,7 +107,7 @@ fn test_threads() -> String {
 /// ones do, can fail one. So the few that fail run again, by themselves: what fails twice has
 /// failed, and what passes then is named at the end of the run, with what it said.
 pub(super) fn tests_of_a_running_system(
-    tests: &mut Tests,
+    tests: &mut SuiteTests,
     programs: &Programs,
     binary: &str,
     left_out: &[&str],
@@ -124,7 +124,7 @@ pub(super) fn tests_of_a_running_system(
     if result.is_ok() || tests.count.failed != named || !(1..=RUN_AGAIN).contains(&tests.failures.len()) {
         return result;
     }
-    let mut again = Tests::default();
+    let mut again = SuiteTests::default();
     let mut arguments = vec!["--test-threads=1", "--exact"];
     arguments.extend(tests.failures.iter().map(|failure| failure.name.as_str()));
     let second_result = cargo_tests_with(&mut again, programs, Profile::Checked, &which, &arguments);
@@ -171,7 +171,7 @@ pub(super) fn test_binaries(package: &str) -> anyhow::Result<Vec<String>> {
 /// its lines.
 pub(super) fn counted(
     command: &mut Command,
-    tests: &mut Tests,
+    tests: &mut SuiteTests,
     read: fn(&str) -> Option<Count>,
 ) -> anyhow::Result<()> {
     let line = command_line(command);

@@ -114,17 +114,7 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
         }
         // One after another: what they measure mustn't be disturbed.
         for name in &alone {
-            let left_out = large_servers::tests_without_server(name);
-            let (binary, tests) = datadog_agent::TESTS;
-            let without_agent = (binary == name && datadog_agent::found().is_none()).then_some(tests);
-            let names: Vec<&str> = left_out.iter().map(|(_, test)| *test).chain(without_agent).collect();
-            suites.run(name, |tests| tests_of_a_running_system(tests, &programs, name, &names));
-            let why = if args.servers { "couldn't be built" } else { "isn't there: `--servers` builds it" };
-            let line = |(server, test)| format!("`--test {name} {test}`: {server} {why}");
-            suites.leave_out(left_out.into_iter().map(line));
-            suites.leave_out(without_agent.map(|tests| {
-                format!("`--test {name} {tests}`: Datadog's agent isn't there: `--datadog-agent` gets it")
-            }));
+            test_alone(&mut suites, &programs, name, args.servers);
         }
         let jdks = needed_jdks(&programs.jdks);
         suites.check("stacks of the zoo's programs", || zoo::smoke(&jdks, &binary));
@@ -134,6 +124,21 @@ pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
         suites.check_in_time("kernel 6.12", || kernels::short(&binary));
         suites.close()
     })
+}
+
+/// Runs a suite of the daemon; tests whose servers or agent aren't there are named as left out.
+fn test_alone(suites: &mut Suites, programs: &Programs, name: &str, with_servers: bool) {
+    let left_out = large_servers::tests_without_server(name);
+    let (binary, tests) = datadog_agent::TESTS;
+    let without_agent = (binary == name && datadog_agent::found().is_none()).then_some(tests);
+    let names: Vec<&str> = left_out.iter().map(|(_, test)| *test).chain(without_agent).collect();
+    suites.run(name, |tests| tests_of_a_running_system(tests, programs, name, &names));
+    let why = if with_servers { "couldn't be built" } else { "isn't there: `--servers` builds it" };
+    let line = |(server, test)| format!("`--test {name} {test}`: {server} {why}");
+    suites.leave_out(left_out.into_iter().map(line));
+    suites.leave_out(without_agent.map(|tests| {
+        format!("`--test {name} {tests}`: Datadog's agent isn't there: `--datadog-agent` gets it")
+    }));
 }
 
 /// Checks charts and manifests as their tools render them, and what is packed of the program.

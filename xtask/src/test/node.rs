@@ -7,11 +7,11 @@ use std::process::Command;
 use anyhow::Context as _;
 
 use super::cargo_tests::counted;
-use super::suites::{Count, Tests};
+use super::suites::{Count, SuiteTests};
 use crate::paths;
 
 /// Runs the tests written for node: `*.test.mjs` of the daemon's page.
-pub(super) fn tests(tests: &mut Tests) -> anyhow::Result<()> {
+pub(super) fn tests(tests: &mut SuiteTests) -> anyhow::Result<()> {
     let mut files = Vec::new();
     find_node_tests(&paths::workspace().join("jvmprof-daemon"), &mut files)?;
     if files.is_empty() {

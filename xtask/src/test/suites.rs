@@ -17,14 +17,14 @@ pub(super) struct Count {
 
 /// The tests of a suite, as far as they are known.
 #[derive(Debug, Default)]
-pub(super) struct Tests {
+pub(super) struct SuiteTests {
     pub(super) count: Count,
     pub(super) failures: Vec<Failure>,
     /// Of the failures those that passed when they ran again.
     pub(super) passed_alone: Vec<Failure>,
 }
 
-impl Tests {
+impl SuiteTests {
     /// Takes the result of the failures' second run instead of that of their first one.
     pub(super) fn add_second_run(&mut self, again: &Self) {
         let failed_again = |failure: &Failure| again.failures.iter().any(|other| other.name == failure.name);
@@ -37,10 +37,10 @@ impl Tests {
 
 /// A suite that has run.
 #[derive(Debug)]
-struct Finished {
+struct SuiteResult {
     name: String,
     took: Duration,
-    tests: Tests,
+    tests: SuiteTests,
     error: Option<String>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Suites {
     began: Instant,
     /// From this time on, what can be left out is.
     time_limit: Option<Duration>,
-    finished: Vec<Finished>,
+    finished: Vec<SuiteResult>,
     /// What was left out, and why.
     not_run: Vec<String>,
 }
@@ -61,14 +61,14 @@ impl Suites {
     }
 
     /// Runs a suite, which adds its tests; a failure is kept for the end.
-    pub(super) fn run(&mut self, name: &str, work: impl FnOnce(&mut Tests) -> anyhow::Result<()>) {
+    pub(super) fn run(&mut self, name: &str, work: impl FnOnce(&mut SuiteTests) -> anyhow::Result<()>) {
         eprintln!("\n== {name}");
-        let (started, mut tests) = (Instant::now(), Tests::default());
+        let (started, mut tests) = (Instant::now(), SuiteTests::default());
         let error = work(&mut tests).err().map(|error| format!("{error:#}"));
         if let Some(error) = &error {
             eprintln!("error: {error}");
         }
-        let finished = Finished { name: name.to_owned(), took: started.elapsed(), tests, error };
+        let finished = SuiteResult { name: name.to_owned(), took: started.elapsed(), tests, error };
         eprintln!("== {}", finished.line());
         self.finished.push(finished);
     }
@@ -126,7 +126,7 @@ impl Suites {
     }
 }
 
-impl Finished {
+impl SuiteResult {
     fn line(&self) -> String {
         let Count { passed, failed } = self.tests.count;
         let outcome = if self.error.is_some() { "FAILED" } else { "ok" };
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn what_fails_twice_has_failed() {
         let failure = |name: &str| Failure { name: name.to_owned(), printed: String::new() };
-        let run = |passed, names: &[&str]| Tests {
+        let run = |passed, names: &[&str]| SuiteTests {
             count: Count { passed, failed: names.len() as u64 },
             failures: names.iter().map(|name| failure(name)).collect(),
             passed_alone: Vec::new(),

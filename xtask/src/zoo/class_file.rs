@@ -35,7 +35,7 @@ pub(super) struct Method {
 
 /// A place in a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum MethodPlace {
     Anywhere,
     Line(u32),
     /// The instruction at this bytecode index.
@@ -46,7 +46,7 @@ pub(super) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Instruction {
     Invoke {
-        kind: Invoke,
+        kind: InvokeKind,
         class: String,
         name: String,
         descriptor: String,
@@ -63,8 +63,9 @@ pub(super) enum Instruction {
     Throws(&'static [&'static str]),
 }
 
+/// The instruction by which a method is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Invoke {
+pub(super) enum InvokeKind {
     Virtual,
     Special,
     Static,
@@ -126,11 +127,11 @@ impl Method {
     }
 
     /// Returns the instructions at a place.
-    pub(super) fn instructions_at(&self, place: Place) -> impl Iterator<Item = &Instruction> {
+    pub(super) fn instructions_at(&self, place: MethodPlace) -> impl Iterator<Item = &Instruction> {
         let here = move |bci: u32| match place {
-            Place::Anywhere => true,
-            Place::Line(line) => self.line_of(bci) == Some(line),
-            Place::Bytecode(at) => bci == at,
+            MethodPlace::Anywhere => true,
+            MethodPlace::Line(line) => self.line_of(bci) == Some(line),
+            MethodPlace::Bytecode(at) => bci == at,
         };
         self.instructions.iter().filter(move |(bci, _)| here(*bci)).map(|(_, instruction)| instruction)
     }
@@ -204,14 +205,14 @@ fn read_instruction<'a>(
     Ok(Some(match raw {
         Raw::InvokeVirtual { index } => {
             let method = pool.retrieve(*index)?;
-            invoke(Invoke::Virtual, method.class.name, &method.name_and_type)
+            invoke(InvokeKind::Virtual, method.class.name, &method.name_and_type)
         }
         Raw::InvokeInterface { index, .. } => {
             let method = pool.retrieve(*index)?;
-            invoke(Invoke::Interface, method.class.name, &method.name_and_type)
+            invoke(InvokeKind::Interface, method.class.name, &method.name_and_type)
         }
-        Raw::InvokeSpecial { index } => return invoke_item(Invoke::Special, *index, pool),
-        Raw::InvokeStatic { index } => return invoke_item(Invoke::Static, *index, pool),
+        Raw::InvokeSpecial { index } => return invoke_item(InvokeKind::Special, *index, pool),
+        Raw::InvokeStatic { index } => return invoke_item(InvokeKind::Static, *index, pool),
         Raw::InvokeDynamic { .. } => Instruction::InvokeDynamic,
         Raw::New { index } => Instruction::Initialise(class(*index)?),
         Raw::GetStatic { index } | Raw::PutStatic { index } => {
@@ -254,7 +255,11 @@ fn read_instruction<'a>(
     }))
 }
 
-fn invoke(kind: Invoke, class: &MStr, target: &noak::reader::cpool::value::NameAndType<'_>) -> Instruction {
+fn invoke(
+    kind: InvokeKind,
+    class: &MStr,
+    target: &noak::reader::cpool::value::NameAndType<'_>,
+) -> Instruction {
     Instruction::Invoke {
         kind,
         class: text(class),
@@ -265,7 +270,7 @@ fn invoke(kind: Invoke, class: &MStr, target: &noak::reader::cpool::value::NameA
 
 /// Returns the method that `invokespecial` or `invokestatic` names, of a class or of an interface.
 fn invoke_item<'a>(
-    kind: Invoke,
+    kind: InvokeKind,
     index: Index<Item<'a>>,
     pool: &ConstantPool<'a>,
 ) -> Result<Option<Instruction>, DecodeError> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context as _, bail};
 
-use super::profile::{Code, JavaMethod, Stack};
+use super::profile::{Code, CountedStack, JavaMethod};
 
 /// Package prefix of the oracle programs.
 const OWN: &str = "zoo/";
@@ -22,7 +22,7 @@ const ENOUGH: u64 = 60;
 
 /// A comment `//= CLASS: METHOD...`, see `Known.java`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Chain {
+pub(super) struct ExpectedChain {
     /// Internal name of the class whose `run` is the thread's root.
     pub(super) root: String,
     links: Vec<Link>,
@@ -40,7 +40,7 @@ enum Link {
 
 /// A comment `//% CLASS: METHOD SHARE...`, see `Elsewhere.java`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shares {
+pub(super) struct ExpectedShares {
     root: String,
     methods: Vec<(String, f64)>,
 }
@@ -49,13 +49,13 @@ pub(super) struct Shares {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expectations {
     /// Chains, each with its program.
-    chains: Vec<(String, Chain)>,
-    shares: Vec<(String, Shares)>,
+    chains: Vec<(String, ExpectedChain)>,
+    shares: Vec<(String, ExpectedShares)>,
 }
 
 /// The relation between a stack and its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(super) enum ChainFit {
     /// The stack is the chain, or its beginning.
     Whole,
     /// The stack is the chain except for what is inlined at the running instruction. HotSpot
@@ -67,7 +67,7 @@ pub(super) enum Fit {
 
 /// An expected share with the one that was measured.
 #[derive(Clone, Debug)]
-pub(super) struct Share {
+pub(super) struct ShareComparison {
     pub(super) what: String,
     pub(super) expected: f64,
     pub(super) seen: f64,
@@ -84,10 +84,10 @@ impl Expectations {
         let program = || program.to_owned();
         for line in source.lines().map(str::trim) {
             if let Some(text) = line.strip_prefix("//= ") {
-                let chain = Chain::parse(text).with_context(|| format!("parsing `{line}`"))?;
+                let chain = ExpectedChain::parse(text).with_context(|| format!("parsing `{line}`"))?;
                 self.chains.push((program(), chain));
             } else if let Some(text) = line.strip_prefix("//% ") {
-                let shares = Shares::parse(text).with_context(|| format!("parsing `{line}`"))?;
+                let shares = ExpectedShares::parse(text).with_context(|| format!("parsing `{line}`"))?;
                 self.shares.push((program(), shares));
             }
         }
@@ -105,7 +105,7 @@ impl Expectations {
 
     /// Returns the chain that this stack must follow; `None` if it has frames without names, which
     /// are counted elsewhere.
-    pub(super) fn chain_of(&self, stack: &Stack) -> Option<&Chain> {
+    pub(super) fn chain_of(&self, stack: &CountedStack) -> Option<&ExpectedChain> {
         if stack.frames.iter().any(|frame| matches!(frame.code, Code::Unknown(_))) {
             return None;
         }
@@ -116,24 +116,31 @@ impl Expectations {
 
     /// Returns shares of time: those that are expected, and the share of a chain's samples at its
     /// end, which must be nine of ten.
-    pub(super) fn shares(&self, stacks: &[Stack]) -> Vec<Share> {
+    pub(super) fn shares(&self, stacks: &[CountedStack]) -> Vec<ShareComparison> {
         let ends = self.chains.iter().filter_map(|(_, chain)| self.end_of(chain, stacks));
         let shares = self.shares.iter().flat_map(|(_, shares)| shares.seen_in(stacks));
         ends.chain(shares).collect()
     }
 
-    fn end_of(&self, chain: &Chain, stacks: &[Stack]) -> Option<Share> {
+    fn end_of(&self, chain: &ExpectedChain, stacks: &[CountedStack]) -> Option<ShareComparison> {
         let Some(Link::Method { class, name }) = chain.links.last() else { return None };
-        let mine: Vec<&Stack> = stacks.iter().filter(|stack| self.chain_of(stack) == Some(chain)).collect();
+        let mine: Vec<&CountedStack> =
+            stacks.iter().filter(|stack| self.chain_of(stack) == Some(chain)).collect();
         let samples: u64 = mine.iter().map(|stack| stack.count).sum();
-        let at_end = |stack: &&&Stack| {
+        let at_end = |stack: &&&CountedStack| {
             let leaf = stack.frames.iter().find_map(|frame| frame.java());
             leaf.is_some_and(|leaf| leaf.class == *class && leaf.name == *name)
         };
         let ended: u64 = mine.iter().filter(at_end).map(|stack| stack.count).sum();
         let seen = part(ended, samples);
         let is_right = samples >= ENOUGH && seen >= 1.0 - ELSEWHERE;
-        Some(Share { what: format!("{}: {name}", chain.root), expected: 1.0, seen, samples, is_right })
+        Some(ShareComparison {
+            what: format!("{}: {name}", chain.root),
+            expected: 1.0,
+            seen,
+            samples,
+            is_right,
+        })
     }
 }
 
@@ -141,7 +148,7 @@ fn part(some: u64, all: u64) -> f64 {
     some as f64 / all.max(1) as f64
 }
 
-impl Chain {
+impl ExpectedChain {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let (root, rest) = text.split_once(": ").context("the class is missing before `: `")?;
         let mut links = Vec::new();
@@ -163,18 +170,18 @@ impl Chain {
     }
 
     /// Compares a stack with this chain.
-    pub(super) fn compare(&self, stack: &Stack) -> Fit {
+    pub(super) fn compare(&self, stack: &CountedStack) -> ChainFit {
         let methods: Vec<&JavaMethod> = stack.frames.iter().rev().filter_map(|frame| frame.java()).collect();
         if self.fits(&methods) {
-            return Fit::Whole;
+            return ChainFit::Whole;
         }
         let mut above = stack.frames.iter().take_while(|frame| frame.java().is_none());
         let is_running = above.all(|frame| matches!(frame.code, Code::Kernel(_)));
         let java = stack.frames.iter().filter(|frame| frame.java().is_some());
         let guessed = java.take_while(|frame| frame.is_inlined).count();
         match is_running && guessed > 0 && self.fits(&methods[..methods.len() - guessed]) {
-            true => Fit::ButForInlining,
-            false => Fit::Wrong,
+            true => ChainFit::ButForInlining,
+            false => ChainFit::Wrong,
         }
     }
 
@@ -201,7 +208,7 @@ impl Chain {
     }
 }
 
-impl Shares {
+impl ExpectedShares {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let (root, rest) = text.split_once(": ").context("the class is missing before `: `")?;
         let words: Vec<&str> = rest.split_whitespace().collect();
@@ -216,7 +223,7 @@ impl Shares {
         Ok(Self { root: root.replace('.', "/"), methods: methods? })
     }
 
-    fn seen_in(&self, stacks: &[Stack]) -> Vec<Share> {
+    fn seen_in(&self, stacks: &[CountedStack]) -> Vec<ShareComparison> {
         let mut counts: HashMap<&str, u64> = HashMap::new();
         let mut total = 0;
         for stack in stacks {
@@ -236,7 +243,7 @@ impl Shares {
             let seen = part(count, total);
             let deviation = (expected * (1.0 - expected) / total.max(1) as f64).sqrt();
             let is_right = total >= ENOUGH && (seen - expected).abs() <= TOLERANCE + 3.0 * deviation;
-            Share {
+            ShareComparison {
                 what: format!("{}: {method}", self.root),
                 expected: *expected,
                 seen,
@@ -258,14 +265,14 @@ mod tests {
     use super::super::test_stacks::{java, other, stack};
     use super::*;
 
-    fn chain() -> Chain {
-        Chain::parse("zoo.K$D: run deep*3 ... zoo.A.run spin").expect("it is well-formed")
+    fn chain() -> ExpectedChain {
+        ExpectedChain::parse("zoo.K$D: run deep*3 ... zoo.A.run spin").expect("it is well-formed")
     }
 
     /// Compares methods, root first.
     fn fits(methods: &[(&str, &str)]) -> bool {
         let frames = methods.iter().rev().map(|(class, name)| java(class, name, "()V", 1));
-        chain().compare(&stack(frames, 1)) == Fit::Whole
+        chain().compare(&stack(frames, 1)) == ChainFit::Whole
     }
 
     const D: &str = "zoo/K$D";
@@ -304,11 +311,11 @@ mod tests {
             let below = [java(D, "deep", "()V", 1), java(D, "run", "()V", 1)];
             chain().compare(&stack(above.into_iter().chain([spin]).chain(below), 1))
         };
-        assert_eq!(compared(None, true), Fit::ButForInlining);
-        assert_eq!(compared(Some(other(Code::Kernel("irq".to_owned()))), true), Fit::ButForInlining);
-        assert_eq!(compared(None, false), Fit::Wrong);
+        assert_eq!(compared(None, true), ChainFit::ButForInlining);
+        assert_eq!(compared(Some(other(Code::Kernel("irq".to_owned()))), true), ChainFit::ButForInlining);
+        assert_eq!(compared(None, false), ChainFit::Wrong);
         // It called something, so this is a safepoint.
-        assert_eq!(compared(Some(other(Code::Native("f".to_owned()))), true), Fit::Wrong);
+        assert_eq!(compared(Some(other(Code::Native("f".to_owned()))), true), ChainFit::Wrong);
     }
 
     #[test]
@@ -320,7 +327,7 @@ mod tests {
             stack(frames, count)
         };
         // The chain's end first, then the share.
-        let verdicts = |stacks: &[Stack]| -> Vec<bool> {
+        let verdicts = |stacks: &[CountedStack]| -> Vec<bool> {
             expectations.of("D,E").shares(stacks).iter().map(|share| share.is_right).collect()
         };
         let right = [of(("zoo/E", "work"), 980), of(("java/lang/Thread", "sleep0"), 20)];

@@ -1,7 +1,7 @@
 //! Calls of Java methods that the JVM makes by itself. The list is short on purpose: an upcall that
 //! isn't listed counts as a wrong edge until somebody has checked it.
 
-use super::class_file::{Instruction, Invoke};
+use super::class_file::{Instruction, InvokeKind};
 use super::class_path::ClassPath;
 use super::profile::JavaMethod;
 
@@ -181,7 +181,7 @@ fn initialises(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) 
         return false;
     }
     match instruction {
-        Instruction::Initialise(class) | Instruction::Invoke { kind: Invoke::Static, class, .. } => {
+        Instruction::Initialise(class) | Instruction::Invoke { kind: InvokeKind::Static, class, .. } => {
             classes.is_subtype(class, &to.class)
         }
         // Its constant may be a field or a method of any class.

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::expected_stacks::{Expectations, Fit};
-use super::modes::Mode;
-use super::profile::{self, Code, Stack};
+use super::expected_stacks::{ChainFit, Expectations};
+use super::modes::JvmMode;
+use super::profile::{self, Code, CountedStack};
 use super::recorder::RecordedEvent;
-use super::stack_check::{Checker, StackError, Wrong};
+use super::stack_check::{Checker, StackError, StackFault};
 
 /// Maximum number of examples of each kind in a report.
 const EXAMPLES: usize = 5;
@@ -142,13 +142,13 @@ impl MatrixCell {
         Ok(())
     }
 
-    fn check_stacks(&mut self, stacks: &[Stack], checker: &Checker, expected: &Expectations) {
+    fn check_stacks(&mut self, stacks: &[CountedStack], checker: &Checker, expected: &Expectations) {
         for stack in stacks {
             self.count(stack);
             self.check_stack(stack, checker, expected);
         }
-        let has_time_shares =
-            self.event == RecordedEvent::Cpu && Mode::named(&self.mode).is_none_or(Mode::has_time_shares);
+        let has_time_shares = self.event == RecordedEvent::Cpu
+            && JvmMode::named(&self.mode).is_none_or(JvmMode::has_time_shares);
         for share in expected.shares(stacks) {
             let is_wrong = !share.is_right && has_time_shares;
             self.wrong_shares += u64::from(is_wrong);
@@ -163,7 +163,7 @@ impl MatrixCell {
         }
     }
 
-    fn count(&mut self, stack: &Stack) {
+    fn count(&mut self, stack: &CountedStack) {
         let is_java = stack.frames.iter().any(|frame| frame.is_jvm_code);
         let mut is_whole = true;
         for frame in &stack.frames {
@@ -188,7 +188,7 @@ impl MatrixCell {
         self.cut_outside_java += if is_java || is_whole { 0 } else { stack.count };
     }
 
-    fn check_stack(&mut self, stack: &Stack, checker: &Checker, expected: &Expectations) {
+    fn check_stack(&mut self, stack: &CountedStack, checker: &Checker, expected: &Expectations) {
         let mut report = checker.check(stack);
         if self.event == RecordedEvent::Alloc {
             report.findings.extend(checker.check_allocation(stack));
@@ -198,14 +198,14 @@ impl MatrixCell {
         self.lines_missing += report.lines_missing * stack.count;
         self.edges += report.edges * stack.count;
         let mut is_wrong = !report.findings.is_empty();
-        for StackError { wrong, at } in report.findings {
-            let (count, kind) = match wrong {
-                Wrong::Name => (&mut self.wrong_names, "wrong name"),
-                Wrong::File => (&mut self.wrong_files, "wrong file"),
-                Wrong::Line => (&mut self.wrong_lines, "wrong line"),
-                Wrong::Edge => (&mut self.wrong_edges, "wrong edge"),
-                Wrong::Root => (&mut self.wrong_roots, "wrong root"),
-                Wrong::Allocation => (&mut self.wrong_allocations, "wrong allocation"),
+        for StackError { fault, at } in report.findings {
+            let (count, kind) = match fault {
+                StackFault::Name => (&mut self.wrong_names, "wrong name"),
+                StackFault::File => (&mut self.wrong_files, "wrong file"),
+                StackFault::Line => (&mut self.wrong_lines, "wrong line"),
+                StackFault::Edge => (&mut self.wrong_edges, "wrong edge"),
+                StackFault::Root => (&mut self.wrong_roots, "wrong root"),
+                StackFault::Allocation => (&mut self.wrong_allocations, "wrong allocation"),
             };
             *count += stack.count;
             self.example(kind, || excerpt(stack, at.saturating_sub(AROUND), end_of_example(stack, at)));
@@ -214,12 +214,12 @@ impl MatrixCell {
             self.chains += stack.count;
             let shown = || excerpt(stack, 0, stack.frames.len());
             match chain.compare(stack) {
-                Fit::Whole => {}
-                Fit::ButForInlining => {
+                ChainFit::Whole => {}
+                ChainFit::ButForInlining => {
                     self.guessed_inlining += stack.count;
                     self.example("guessed inlining", shown);
                 }
-                Fit::Wrong => {
+                ChainFit::Wrong => {
                     is_wrong = true;
                     self.wrong_chains += stack.count;
                     self.example("wrong chain", shown);
@@ -243,14 +243,14 @@ impl MatrixCell {
 
 /// Returns the position past the frame's caller and some more; the JVM's own frames may lie
 /// between.
-fn end_of_example(stack: &Stack, at: usize) -> usize {
+fn end_of_example(stack: &CountedStack, at: usize) -> usize {
     let above = stack.frames.iter().skip(at + 1);
     at + 2 + AROUND + above.take_while(|frame| frame.java().is_none()).count()
 }
 
 /// Formats frames of a stack, leaf first, with their positions. Equal ones in a row are counted,
 /// and long runs are cut in the middle.
-fn excerpt(stack: &Stack, from: usize, to: usize) -> String {
+fn excerpt(stack: &CountedStack, from: usize, to: usize) -> String {
     const ENDS: usize = 12;
     let frames = &stack.frames[..to.min(stack.frames.len())];
     let mut lines: Vec<String> = Vec::new();

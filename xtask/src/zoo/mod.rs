@@ -29,8 +29,8 @@ use anyhow::{Context as _, bail};
 use self::class_path::ClassPath;
 use self::expected_stacks::Expectations;
 use self::matrix_cell::MatrixCell;
-use self::modes::{MODES, Mode};
-use self::programs::{Compiled, PROGRAMS};
+use self::modes::{JvmMode, MODES};
+use self::programs::{CompiledPrograms, PROGRAMS};
 use self::recorder::{RecordedEvent, Recorder};
 pub(crate) use self::required_jdks::{Jdk, JdkRequest};
 use self::stack_check::Checker;
@@ -183,7 +183,7 @@ fn finish(cells: &[MatrixCell], json: bool) -> ExitCode {
 #[derive(Clone, Copy, Debug)]
 struct Run<'a> {
     jdk: &'a Jdk,
-    mode: &'a Mode,
+    mode: &'a JvmMode,
     flags: &'a [&'a str],
     programs: &'a str,
     recorder: Recorder<'a>,
@@ -193,7 +193,7 @@ struct Run<'a> {
 /// Modes and programs to run on each JDK.
 #[derive(Debug)]
 struct Plan {
-    modes: Vec<&'static Mode>,
+    modes: Vec<&'static JvmMode>,
     /// Elements are lists of programs that run side by side.
     programs: Vec<String>,
 }
@@ -201,7 +201,7 @@ struct Plan {
 /// The compiled programs and their expected calls.
 #[derive(Debug)]
 struct Zoo {
-    compiled: Compiled,
+    compiled: CompiledPrograms,
     expected: Expectations,
 }
 
@@ -295,7 +295,7 @@ impl Zoo {
     fn command(
         &self,
         jdk: &Jdk,
-        mode: &Mode,
+        mode: &JvmMode,
         flags: &[&str],
         seconds: f64,
         programs: &str,
@@ -318,13 +318,13 @@ impl Zoo {
     }
 }
 
-fn modes_named(names: &[String]) -> anyhow::Result<Vec<&'static Mode>> {
+fn modes_named(names: &[String]) -> anyhow::Result<Vec<&'static JvmMode>> {
     if names.iter().any(|name| name == "all") {
         return Ok(MODES.iter().collect());
     }
     let known = || MODES.iter().map(|mode| mode.name).collect::<Vec<_>>().join(", ");
     let mode = |name: &String| {
-        Mode::named(name).with_context(|| format!("there is no mode {name}: {} or all", known()))
+        JvmMode::named(name).with_context(|| format!("there is no mode {name}: {} or all", known()))
     };
     names.iter().flat_map(|names| names.split(',')).map(|name| mode(&name.to_owned())).collect()
 }

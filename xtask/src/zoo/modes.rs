@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// JVM flags under a short name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mode {
+pub(super) struct JvmMode {
     pub(super) name: &'static str,
     flags: &'static [&'static str],
     /// The first JDK that has these flags.
@@ -49,22 +49,22 @@ fn with_file(flag: &str, file: &Path) -> OsString {
     word
 }
 
-const fn mode(name: &'static str, flags: &'static [&'static str], since: u32) -> Mode {
-    Mode { name, flags, since, until: u32::MAX, archive: None }
+const fn mode(name: &'static str, flags: &'static [&'static str], since: u32) -> JvmMode {
+    JvmMode { name, flags, since, until: u32::MAX, archive: None }
 }
 
 const UNLOCK: &str = "-XX:+UnlockExperimentalVMOptions";
 
 /// Graal in C2's place: these JDKs contain it (JEP 317, removed by JEP 410).
-const GRAAL: Mode =
-    Mode { until: 16, ..mode("graal", &[UNLOCK, "-XX:+EnableJVMCI", "-XX:+UseJVMCICompiler"], 10) };
+const GRAAL: JvmMode =
+    JvmMode { until: 16, ..mode("graal", &[UNLOCK, "-XX:+EnableJVMCI", "-XX:+UseJVMCICompiler"], 10) };
 
 /// Adapters, stubs and compiled code in the cache as well, where a JDK has that but not by default.
 const AOT_CODE: &[&str] =
     &["-XX:+UnlockDiagnosticVMOptions", "-XX:+AOTAdapterCaching", "-XX:+AOTStubCaching"];
 
 /// All modes. A collector that a JDK lacks is found by [`super::required_jdks::Jdk::takes`].
-pub(super) const MODES: &[Mode] = &[
+pub(super) const MODES: &[JvmMode] = &[
     mode("default", &[], 8),
     mode("int", &["-Xint"], 8),
     mode("c1", &["-XX:TieredStopAtLevel=1"], 8),
@@ -85,15 +85,15 @@ pub(super) const MODES: &[Mode] = &[
     mode("nostrip", &["-XX:LoopStripMiningIter=0"], 10),
     mode("noinline", &["-XX:-Inline"], 8),
     mode("nocds", &["-Xshare:off"], 8),
-    Mode { archive: Some(Archive::ClassData), ..mode("cds", &[], 13) },
-    Mode { archive: Some(Archive::Aot), ..mode("aot", &[], 25) },
-    Mode { archive: Some(Archive::Aot), ..mode("aotcode", AOT_CODE, 25) },
+    JvmMode { archive: Some(Archive::ClassData), ..mode("cds", &[], 13) },
+    JvmMode { archive: Some(Archive::Aot), ..mode("aot", &[], 25) },
+    JvmMode { archive: Some(Archive::Aot), ..mode("aotcode", AOT_CODE, 25) },
     mode("fp", &["-XX:+PreserveFramePointer"], 8),
     mode("smallcode", &["-XX:ReservedCodeCacheSize=8m", "-XX:-SegmentedCodeCache"], 9),
     GRAAL,
 ];
 
-impl Mode {
+impl JvmMode {
     /// Returns the mode of that name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         MODES.iter().find(|mode| mode.name == name)
@@ -126,14 +126,14 @@ mod tests {
     #[test]
     fn names_are_unique_and_flags_keep_to_their_jdks() {
         for mode in MODES {
-            assert_eq!(Mode::named(mode.name), Some(mode), "{}", mode.name);
+            assert_eq!(JvmMode::named(mode.name), Some(mode), "{}", mode.name);
         }
-        let z = Mode::named("z").expect("it is there");
+        let z = JvmMode::named("z").expect("it is there");
         assert_eq!(z.flags(8), None);
         assert!(z.flags(17).is_some_and(|flags| flags.contains(&"-XX:+UseZGC")));
-        let graal = Mode::named("graal").expect("it is there");
+        let graal = JvmMode::named("graal").expect("it is there");
         assert_eq!([8, 11, 16, 17].map(|jdk| graal.flags(jdk).is_some()), [false, true, true, false]);
-        let epsilon = Mode::named("epsilon").expect("it is there");
+        let epsilon = JvmMode::named("epsilon").expect("it is there");
         assert!(epsilon.allows("Known") && !epsilon.allows("Garbage"));
     }
 }

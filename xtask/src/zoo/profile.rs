@@ -61,7 +61,7 @@ pub(super) struct JavaMethod {
 
 /// A stack and how often it was seen.
 #[derive(Clone, Debug)]
-pub(super) struct Stack {
+pub(super) struct CountedStack {
     /// Leaf first, inlined ones included.
     pub(super) frames: Vec<Rc<ReportedFrame>>,
     pub(super) count: u64,
@@ -158,7 +158,7 @@ pub(super) fn is_generated(class: &str) -> bool {
 ///
 /// # Errors
 /// It can't be read, or isn't a pprof profile.
-pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Stack>> {
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<CountedStack>> {
     let packed = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
     let mut bytes = Vec::new();
     GzDecoder::new(&packed[..])
@@ -176,7 +176,7 @@ fn bytecode_index(column: i64) -> Option<u32> {
 }
 
 /// Returns the stacks of a profile; references that lead nowhere become unknown frames.
-pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
+pub(super) fn stacks(profile: &pprof::Profile) -> Vec<CountedStack> {
     let text = |index: i64| {
         let index = usize::try_from(index).unwrap_or(usize::MAX);
         profile.string_table.get(index).map_or("", String::as_str)
@@ -215,7 +215,7 @@ pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
     };
     let locations: HashMap<u64, Vec<Rc<ReportedFrame>>> =
         profile.location.iter().map(|location| (location.id, frames(location))).collect();
-    let stack = |sample: &pprof::Sample| Stack {
+    let stack = |sample: &pprof::Sample| CountedStack {
         frames: sample.location_id.iter().filter_map(|id| locations.get(id)).flatten().cloned().collect(),
         count: sample.value.first().and_then(|count| u64::try_from(*count).ok()).unwrap_or(0),
     };

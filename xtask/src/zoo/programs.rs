@@ -54,7 +54,7 @@ const AGENT: &str =
 
 /// Paths of the compiled programs.
 #[derive(Clone, Debug)]
-pub(super) struct Compiled {
+pub(super) struct CompiledPrograms {
     /// The class path.
     pub(super) classes: PathBuf,
     /// The same as a jar: archives are of jars only.
@@ -70,7 +70,7 @@ pub(super) struct Compiled {
     agent: PathBuf,
 }
 
-impl Compiled {
+impl CompiledPrograms {
     /// Returns the arguments of `java` that run these programs (`Known,Calls`) side by side, of
     /// [`Self::classes`] or [`Self::jar`].
     pub(super) fn arguments(
@@ -123,7 +123,7 @@ pub(super) fn expectations() -> anyhow::Result<Expectations> {
 ///
 /// # Errors
 /// There is no `javac`, or it fails.
-pub(super) fn compile() -> anyhow::Result<Compiled> {
+pub(super) fn compile() -> anyhow::Result<CompiledPrograms> {
     // Later ones warn of releases that they will drop, or have dropped them.
     let compilers = installed_jdks::found().into_iter().filter(|jdk| (9..=25).contains(&jdk.feature));
     let Some((javac, jar)) =
@@ -133,7 +133,7 @@ pub(super) fn compile() -> anyhow::Result<Compiled> {
     };
     let shared = paths::zoo_shared();
     let (shapes, versions) = (shared.join("shapes"), shared.join("versions"));
-    let compiled = Compiled {
+    let compiled = CompiledPrograms {
         classes: shared.join("classes"),
         jar: shared.join("classes.jar"),
         shapes: shapes.join("zoo/shapes"),

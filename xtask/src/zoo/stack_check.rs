@@ -5,14 +5,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::class_file::{Class, Instruction, Invoke, Method, Place};
+use super::class_file::{Class, Instruction, InvokeKind, Method, MethodPlace};
 use super::class_path::ClassPath;
 use super::jvm_upcalls;
-use super::profile::{Code, JavaMethod, ReportedFrame, Stack, is_generated};
+use super::profile::{Code, CountedStack, JavaMethod, ReportedFrame, is_generated};
 
 /// A kind of error in a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Wrong {
+pub(super) enum StackFault {
     /// A class or method that doesn't exist.
     Name,
     /// The class file names another source file, or none.
@@ -35,13 +35,13 @@ pub(super) enum CheckResult {
     Unchecked,
     /// The frame has no line although the method has lines, or no bytecode index either.
     LineMissing,
-    Wrong(Wrong),
+    Wrong(StackFault),
 }
 
 /// An error, with the frames that show it.
 #[derive(Clone, Debug)]
 pub(super) struct StackError {
-    pub(super) wrong: Wrong,
+    pub(super) fault: StackFault,
     /// Position in the stack of the frame, or of the callee.
     pub(super) at: usize,
 }
@@ -73,7 +73,7 @@ impl Checker {
     }
 
     /// Checks each frame, each pair of neighbours, and the root of a stack.
-    pub(super) fn check(&self, stack: &Stack) -> StackReport {
+    pub(super) fn check(&self, stack: &CountedStack) -> StackReport {
         let mut report = StackReport::default();
         let mut callee: Option<(usize, &Rc<ReportedFrame>)> = None;
         let mut through_native = false;
@@ -96,12 +96,12 @@ impl Checker {
                 CheckResult::Right => {}
                 CheckResult::Unchecked => report.unchecked += 1,
                 CheckResult::LineMissing => report.lines_missing += 1,
-                CheckResult::Wrong(wrong) => report.findings.push(StackError { wrong, at }),
+                CheckResult::Wrong(fault) => report.findings.push(StackError { fault, at }),
             }
             if let Some((callee_at, callee)) = callee {
                 report.edges += 1;
-                if let CheckResult::Wrong(wrong) = self.edge(frame, callee, through_native) {
-                    report.findings.push(StackError { wrong, at: callee_at });
+                if let CheckResult::Wrong(fault) = self.edge(frame, callee, through_native) {
+                    report.findings.push(StackError { fault, at: callee_at });
                 }
             }
             callee = Some((at, frame));
@@ -112,14 +112,14 @@ impl Checker {
             && is_whole
             && root.java().is_some_and(|root| !jvm_upcalls::is_root(&self.classes, root))
         {
-            report.findings.push(StackError { wrong: Wrong::Root, at });
+            report.findings.push(StackError { fault: StackFault::Root, at });
         }
         report
     }
 
     /// Checks that the youngest Java method of an allocation's stack can allocate where it stands:
     /// by an instruction that makes an object, calls a method, loads a class or throws.
-    pub(super) fn check_allocation(&self, stack: &Stack) -> Option<StackError> {
+    pub(super) fn check_allocation(&self, stack: &CountedStack) -> Option<StackError> {
         let at = stack.frames.iter().position(|frame| !matches!(frame.code, Code::Stub(_)))?;
         let frame = &stack.frames[at];
         let method = frame.java()?;
@@ -130,7 +130,7 @@ impl Checker {
             let place = place(found, frame);
             found.is_native || found.instructions_at(place).next().is_some()
         });
-        (!can_allocate).then_some(StackError { wrong: Wrong::Allocation, at })
+        (!can_allocate).then_some(StackError { fault: StackFault::Allocation, at })
     }
 
     fn frame(&self, frame: &Rc<ReportedFrame>) -> CheckResult {
@@ -151,16 +151,20 @@ impl Checker {
             } else {
                 jvm_upcalls::is_regenerated(&method.class)
             };
-            return if made_at_run_time { CheckResult::Unchecked } else { CheckResult::Wrong(Wrong::Name) };
+            return if made_at_run_time {
+                CheckResult::Unchecked
+            } else {
+                CheckResult::Wrong(StackFault::Name)
+            };
         }
         let last = |path: &str| path.rsplit('/').next() == Some(frame.file.as_str());
         let is_source = |class: &Class| class.source.as_deref().is_some_and(last);
         if !frame.file.is_empty() && !versions.iter().any(is_source) {
-            return CheckResult::Wrong(Wrong::File);
+            return CheckResult::Wrong(StackFault::File);
         }
         if frame.line != 0 {
             let found = methods.iter().any(|method| method.has_line(frame.line));
-            return if found { CheckResult::Right } else { CheckResult::Wrong(Wrong::Line) };
+            return if found { CheckResult::Right } else { CheckResult::Wrong(StackFault::Line) };
         }
         let is_placed = methods.iter().any(|method| match method.has_lines() {
             true => false,
@@ -213,7 +217,7 @@ impl Checker {
                     || jvm_upcalls::from_instruction(&self.classes, instruction, to)
             })
         });
-        if reaches { CheckResult::Right } else { CheckResult::Wrong(Wrong::Edge) }
+        if reaches { CheckResult::Right } else { CheckResult::Wrong(StackFault::Edge) }
     }
 
     /// Returns whether the instruction calls the method, by itself or through method handles.
@@ -229,13 +233,13 @@ impl Checker {
     }
 
     /// Returns whether a call of a method of `named` can end in the method of `selected`.
-    fn may_select(&self, kind: Invoke, named: &str, selected: &str) -> bool {
+    fn may_select(&self, kind: InvokeKind, named: &str, selected: &str) -> bool {
         let classes = &self.classes;
         match kind {
-            Invoke::Static | Invoke::Special => classes.is_subtype(named, selected),
+            InvokeKind::Static | InvokeKind::Special => classes.is_subtype(named, selected),
             // A class may inherit the method from one that doesn't implement the interface.
-            Invoke::Interface => true,
-            Invoke::Virtual => {
+            InvokeKind::Interface => true,
+            InvokeKind::Virtual => {
                 let versions = classes.get(selected);
                 let unknown =
                     versions.is_empty() || (!named.starts_with('[') && classes.get(named).is_empty());
@@ -250,11 +254,11 @@ impl Checker {
 }
 
 /// Returns the place of a frame in a method, as exactly as the frame has it.
-fn place(method: &Method, frame: &ReportedFrame) -> Place {
+fn place(method: &Method, frame: &ReportedFrame) -> MethodPlace {
     match frame.bci {
-        Some(bci) => Place::Bytecode(bci),
-        None if method.has_line(frame.line) => Place::Line(frame.line),
-        None => Place::Anywhere,
+        Some(bci) => MethodPlace::Bytecode(bci),
+        None if method.has_line(frame.line) => MethodPlace::Line(frame.line),
+        None => MethodPlace::Anywhere,
     }
 }
 

@@ -2,8 +2,8 @@
 //! `xtask/zoo/testdata/Edges.java`.
 
 use super::class_path::ClassPath;
-use super::profile::{Code, ReportedFrame, Stack};
-use super::stack_check::{Checker, Wrong};
+use super::profile::{Code, CountedStack, ReportedFrame};
+use super::stack_check::{Checker, StackFault};
 use super::test_stacks::{java, other, stack};
 
 const EDGES: &str = "test/Edges";
@@ -22,12 +22,12 @@ fn checker() -> Checker {
 
 /// Returns the errors of a stack (leaf first) except for its root, which is never a thread's first
 /// method here.
-fn wrongs(frames: impl IntoIterator<Item = ReportedFrame>) -> Vec<(Wrong, usize)> {
+fn faults(frames: impl IntoIterator<Item = ReportedFrame>) -> Vec<(StackFault, usize)> {
     let findings = checker().check(&stack(frames, 1)).findings;
     findings
         .iter()
-        .map(|finding| (finding.wrong, finding.at))
-        .filter(|(wrong, _)| *wrong != Wrong::Root)
+        .map(|finding| (finding.fault, finding.at))
+        .filter(|(fault, _)| *fault != StackFault::Root)
         .collect()
 }
 
@@ -43,18 +43,21 @@ fn clinit(class: &str, line: u32) -> ReportedFrame {
 fn true_stacks_pass() {
     // A virtual call of the base's method, two calls in one expression over two lines, a super
     // call.
-    assert_eq!(wrongs([java(DERIVED, "other", INT, 29), java(DERIVED, "work", INT, 25), caller(40)]), []);
-    assert_eq!(wrongs([java(BASE, "work", INT, 11), java(DERIVED, "work", INT, 24), caller(40)]), []);
-    assert_eq!(wrongs([java(BASE, "work", INT, 11), caller(40)]), []);
+    assert_eq!(faults([java(DERIVED, "other", INT, 29), java(DERIVED, "work", INT, 25), caller(40)]), []);
+    assert_eq!(faults([java(BASE, "work", INT, 11), java(DERIVED, "work", INT, 24), caller(40)]), []);
+    assert_eq!(faults([java(BASE, "work", INT, 11), caller(40)]), []);
 }
 
 #[test]
 fn a_wrong_edge_is_found() {
     // `other` isn't called from `caller`: a lost frame.
-    assert_eq!(wrongs([java(DERIVED, "other", INT, 29), caller(40)]), [(Wrong::Edge, 0)]);
+    assert_eq!(faults([java(DERIVED, "other", INT, 29), caller(40)]), [(StackFault::Edge, 0)]);
     // The call is on another line.
-    assert_eq!(wrongs([java(BASE, "work", INT, 11), caller(41)]), [(Wrong::Edge, 0)]);
-    assert_eq!(wrongs([java(DERIVED, "other", INT, 29), java(DERIVED, "work", INT, 24)]), [(Wrong::Edge, 0)]);
+    assert_eq!(faults([java(BASE, "work", INT, 11), caller(41)]), [(StackFault::Edge, 0)]);
+    assert_eq!(
+        faults([java(DERIVED, "other", INT, 29), java(DERIVED, "work", INT, 24)]),
+        [(StackFault::Edge, 0)]
+    );
     // Deep in the stack, not at its leaf.
     let deep = [
         java(DERIVED, "other", INT, 29),
@@ -62,30 +65,33 @@ fn a_wrong_edge_is_found() {
         caller(41),
         other(Code::Native("f".to_owned())),
     ];
-    assert_eq!(wrongs(deep), [(Wrong::Edge, 1)]);
+    assert_eq!(faults(deep), [(StackFault::Edge, 1)]);
 }
 
 #[test]
 fn a_class_that_the_call_cannot_reach_is_found() {
     // Name and descriptor are right, but no `Base` is an `Unrelated`.
     let wrong = [java("test/Edges$Unrelated", "work", INT, 35), caller(40)];
-    assert_eq!(wrongs(wrong), [(Wrong::Edge, 0)]);
+    assert_eq!(faults(wrong), [(StackFault::Edge, 0)]);
     // `super.work` never ends in the subclass.
-    assert_eq!(wrongs([java(DERIVED, "work", INT, 24), java(DERIVED, "work", INT, 24)]), [(Wrong::Edge, 0)]);
+    assert_eq!(
+        faults([java(DERIVED, "work", INT, 24), java(DERIVED, "work", INT, 24)]),
+        [(StackFault::Edge, 0)]
+    );
 }
 
 #[test]
 fn wrong_lines_are_found() {
-    assert_eq!(wrongs([java(BASE, "work", INT, 12)]), [(Wrong::Line, 0)]);
-    let in_caller = wrongs([java(BASE, "work", INT, 11), caller(29)]);
-    assert!(in_caller.contains(&(Wrong::Line, 1)), "{in_caller:?}");
+    assert_eq!(faults([java(BASE, "work", INT, 12)]), [(StackFault::Line, 0)]);
+    let in_caller = faults([java(BASE, "work", INT, 11), caller(29)]);
+    assert!(in_caller.contains(&(StackFault::Line, 1)), "{in_caller:?}");
 }
 
 #[test]
 fn another_source_file_is_found() {
-    let from = |file: &str| wrongs([ReportedFrame { file: file.to_owned(), ..java(BASE, "work", INT, 11) }]);
+    let from = |file: &str| faults([ReportedFrame { file: file.to_owned(), ..java(BASE, "work", INT, 11) }]);
     assert_eq!(from("Edges.java"), []);
-    assert_eq!(from("Base.java"), [(Wrong::File, 0)]);
+    assert_eq!(from("Base.java"), [(StackFault::File, 0)]);
 }
 
 #[test]
@@ -94,47 +100,51 @@ fn missing_lines_are_counted_and_never_invented() {
     assert_eq!((report.lines_missing, report.java_frames), (1, 1));
     // A native method has no lines.
     assert_eq!(checker().check(&stack([java(EDGES, "down", INT, 0)], 1)).lines_missing, 0);
-    assert_eq!(wrongs([java(EDGES, "down", INT, 52)]), [(Wrong::Line, 0)]);
+    assert_eq!(faults([java(EDGES, "down", INT, 52)]), [(StackFault::Line, 0)]);
 }
 
 #[test]
 fn a_bytecode_index_stands_for_a_line_and_must_be_the_calls_own() {
     let calls = |bci: u32| {
         let caller = ReportedFrame { bci: Some(bci), ..caller(0) };
-        wrongs([java(BASE, "work", INT, 11), caller])
+        faults([java(BASE, "work", INT, 11), caller])
     };
     let fitting: Vec<u32> = (0..100).filter(|bci| calls(*bci).is_empty()).collect();
     assert!(!fitting.is_empty() && fitting.len() < 3, "{fitting:?}");
-    assert_eq!(calls(fitting[0] + 1), [(Wrong::Edge, 0)]);
+    assert_eq!(calls(fitting[0] + 1), [(StackFault::Edge, 0)]);
 }
 
 #[test]
 fn names_of_no_class_and_no_method_are_found() {
-    assert_eq!(wrongs([java("test/Edge", "work", INT, 11)]), [(Wrong::Name, 0)]);
+    assert_eq!(faults([java("test/Edge", "work", INT, 11)]), [(StackFault::Name, 0)]);
     // One class with another's method.
-    assert_eq!(wrongs([java(BASE, "other", INT, 29)]), [(Wrong::Name, 0)]);
-    assert_eq!(wrongs([java(BASE, "work", "(J)J", 11)]), [(Wrong::Name, 0)]);
+    assert_eq!(faults([java(BASE, "other", INT, 29)]), [(StackFault::Name, 0)]);
+    assert_eq!(faults([java(BASE, "work", "(J)J", 11)]), [(StackFault::Name, 0)]);
     let report =
         checker().check(&stack([java("test/Edges$$Lambda/0x01", "get", "()Ljava/lang/Object;", 0)], 1));
     assert_eq!(
-        (report.findings.iter().filter(|finding| finding.wrong == Wrong::Name).count(), report.unchecked),
+        (
+            report.findings.iter().filter(|finding| finding.fault == StackFault::Name).count(),
+            report.unchecked
+        ),
         (0, 1)
     );
 }
 
 #[test]
 fn classes_are_initialised_where_they_are_used() {
-    assert_eq!(wrongs([clinit(DERIVED, 16), caller(42)]), []);
+    assert_eq!(faults([clinit(DERIVED, 16), caller(42)]), []);
     // The base is initialised before.
-    assert_eq!(wrongs([clinit(BASE, 8), caller(42)]), []);
-    assert_eq!(wrongs([clinit(DERIVED, 16), caller(41)]), [(Wrong::Edge, 0)]);
+    assert_eq!(faults([clinit(BASE, 8), caller(42)]), []);
+    assert_eq!(faults([clinit(DERIVED, 16), caller(41)]), [(StackFault::Edge, 0)]);
 }
 
 #[test]
 fn the_jvm_throws_what_the_instruction_can_throw() {
     let made = |name: &str| java(&format!("java/lang/{name}"), "<init>", "()V", 0);
     // There are no class files of the JDK here: their names are wrong, their edges are checked.
-    let edge = |frames: [ReportedFrame; 2]| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
+    let edge =
+        |frames: [ReportedFrame; 2]| faults(frames).iter().any(|(fault, _)| *fault == StackFault::Edge);
     assert!(!edge([made("ArrayIndexOutOfBoundsException"), caller(41)]));
     assert!(edge([made("ArithmeticException"), caller(41)]));
     assert!(!edge([made("ArithmeticException"), java(DERIVED, "other", INT, 29)]));
@@ -143,7 +153,8 @@ fn the_jvm_throws_what_the_instruction_can_throw() {
 #[test]
 fn method_handle_code_is_called_from_where_it_is_linked() {
     let linker = || java("java/lang/invoke/MethodHandleNatives", "linkCallSite", "()V", 0);
-    let edge = |frames: [ReportedFrame; 2]| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
+    let edge =
+        |frames: [ReportedFrame; 2]| faults(frames).iter().any(|(fault, _)| *fault == StackFault::Edge);
     assert!(!edge([linker(), java(EDGES, "lambda", "()Ljava/lang/Object;", 47)]));
     assert!(edge([linker(), java(EDGES, "lambda", "()Ljava/lang/Object;", 48)]));
     let lambda = || java("test/Edges$$Lambda/0x01", "get", "()Ljava/lang/Object;", 0);
@@ -156,28 +167,29 @@ fn classes_of_a_signature_are_loaded_anywhere_and_by_the_jvm_alone() {
     let load = || java("java/lang/ClassLoader", "loadClass", "(Ljava/lang/String;)Ljava/lang/Class;", 0);
     // The line has no instruction that refers to a class.
     let work = || java(BASE, "work", INT, 11);
-    let edge = |frames: Vec<ReportedFrame>| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
+    let edge =
+        |frames: Vec<ReportedFrame>| faults(frames).iter().any(|(fault, _)| *fault == StackFault::Edge);
     assert!(!edge(vec![load(), other(Code::Native("f".to_owned())), work()]));
     assert!(edge(vec![load(), work()]));
 }
 
 #[test]
 fn native_code_does_not_make_the_calls_of_bytecode() {
-    let through = |native: Code| wrongs([java(BASE, "work", INT, 11), other(native), caller(40)]);
-    assert_eq!(through(Code::Native("JavaCalls::call".to_owned())), [(Wrong::Edge, 0)]);
+    let through = |native: Code| faults([java(BASE, "work", INT, 11), other(native), caller(40)]);
+    assert_eq!(through(Code::Native("JavaCalls::call".to_owned())), [(StackFault::Edge, 0)]);
     assert_eq!(through(Code::Stub("itable stub".to_owned())), []);
     // A frame without a name may be anything: its neighbours aren't checked.
     assert_eq!(through(Code::Unknown("[unknown Java: freed]".to_owned())), []);
     let initialised = [clinit(DERIVED, 16), other(Code::Native("f".to_owned())), caller(42)];
-    assert_eq!(wrongs(initialised), []);
+    assert_eq!(faults(initialised), []);
 }
 
 #[test]
 fn a_stack_that_begins_nowhere_is_found() {
     let roots = |frames: Vec<ReportedFrame>| -> usize {
-        let checked: Stack = stack(frames, 1);
+        let checked: CountedStack = stack(frames, 1);
         let findings = checker().check(&checked).findings;
-        findings.iter().filter(|finding| finding.wrong == Wrong::Root).count()
+        findings.iter().filter(|finding| finding.fault == StackFault::Root).count()
     };
     let thread = || java("java/lang/Thread", "run", "()V", 0);
     assert_eq!(roots(vec![caller(40)]), 1);

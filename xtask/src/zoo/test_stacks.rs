@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::profile::{Code, JavaMethod, ReportedFrame, Stack};
+use super::profile::{Code, CountedStack, JavaMethod, ReportedFrame};
 
 /// Returns a Java frame; the class by its internal name.
 pub(super) fn java(class: &str, name: &str, descriptor: &str, line: u32) -> ReportedFrame {
@@ -17,6 +17,6 @@ pub(super) fn other(code: Code) -> ReportedFrame {
 }
 
 /// Returns a stack, leaf first.
-pub(super) fn stack(frames: impl IntoIterator<Item = ReportedFrame>, count: u64) -> Stack {
-    Stack { frames: frames.into_iter().map(Rc::new).collect(), count }
+pub(super) fn stack(frames: impl IntoIterator<Item = ReportedFrame>, count: u64) -> CountedStack {
+    CountedStack { frames: frames.into_iter().map(Rc::new).collect(), count }
 }

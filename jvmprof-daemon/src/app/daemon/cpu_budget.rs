@@ -102,7 +102,7 @@ pub(super) struct CpuBudget {
 }
 
 impl CpuBudget {
-    /// `wanted_hz`: the current frequency.
+    /// Makes the budget of these settings. `wanted_hz`: the current frequency.
     pub(super) fn new(args: &BudgetArgs, wanted_hz: u32) -> Self {
         let controller = FrequencyController::new(limit_percent(args), wanted_hz);
         // The cost of the start isn't that of sampling.
@@ -163,8 +163,8 @@ fn limit_percent(args: &BudgetArgs) -> Option<f64> {
 
 /// Returns the CPU time of this process and of the kernel program since the start.
 fn cost(pipeline: &mut Pipeline) -> Duration {
-    let kernel_ns = match pipeline.kernel_run_time() {
-        Some((nanoseconds, _)) => nanoseconds,
+    let kernel_ns = match pipeline.run_times().clock {
+        Some(clock) => clock.run_time_ns,
         None => pipeline.sampler_counts().get(Counter::Taken) * ASSUMED_NS_PER_SAMPLE,
     };
     cpu_time() + Duration::from_nanos(kernel_ns)

@@ -10,7 +10,7 @@ use crate::app::args::{RemoteStoreArgs, SymbolizeArg, UploadArgs};
 use crate::app::errors::UsageError;
 use crate::export::parca::debuginfo_upload::{UploadCounts, UploadOptions, Uploader};
 use crate::native::debug_files_to_upload::queue::UploadQueue;
-use crate::symbolize::{NativeOptions, Symbolize};
+use crate::symbolize::{NativeOptions, SymbolizationPlace};
 
 /// The uploader in the background, if there is one.
 pub(super) struct DebugFileUploads(Option<RunningUploader>);
@@ -34,8 +34,8 @@ impl DebugFileUploads {
     ) -> anyhow::Result<Self> {
         native.symbolize = match args.symbolize {
             SymbolizeArg::Local => return Ok(Self(None)),
-            SymbolizeArg::Server => Symbolize::Server,
-            SymbolizeArg::Auto => Symbolize::Auto,
+            SymbolizeArg::Server => SymbolizationPlace::Server,
+            SymbolizeArg::Auto => SymbolizationPlace::Auto,
         };
         check(args, remote)?;
         let Some(address) = remote.remote_store_address.first() else { return Ok(Self(None)) };
@@ -43,7 +43,7 @@ impl DebugFileUploads {
             exclude: globs(&args.upload_exclude)?,
             parallel: usize::from(args.upload_parallel),
             bytes_per_second: args.upload_bandwidth_mib << 20,
-            exported_symbols: native.symbolize == Symbolize::Server,
+            exported_symbols: native.symbolize == SymbolizationPlace::Server,
             ..UploadOptions::default()
         };
         let uploader = Uploader::new(parca_options(remote, address), options)?;
@@ -69,7 +69,7 @@ impl DebugFileUploads {
         }
         if running.address != address.address {
             running.address.clone_from(&address.address);
-            running.offers.forget();
+            running.offers.reset();
         }
     }
 

@@ -49,7 +49,7 @@ impl HostChoice {
     }
 
     /// Returns true if not all hosts of a fleet are profiled.
-    pub(super) fn leaves_some_out(&self) -> bool {
+    pub(super) fn is_partial(&self) -> bool {
         self.fraction < 1.0
     }
 

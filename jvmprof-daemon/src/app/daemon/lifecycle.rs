@@ -30,7 +30,7 @@ pub(super) async fn run(
     let mut args = Box::new(args.clone());
     let mut choice = HostChoice::of(&args);
     loop {
-        if choice.leaves_some_out() {
+        if choice.is_partial() {
             tracing::info!("{choice}");
         }
         if choice.is_profiled() {

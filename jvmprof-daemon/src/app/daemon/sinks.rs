@@ -90,7 +90,7 @@ pub(super) fn log(sink: &str, counts: &DeliveryCounts, message: &'static str) {
     }
 }
 
-/// CPU time, and those other events of which there are samples.
+/// Returns CPU time, and those other events of which there are samples.
 fn events_of(samples: SamplesByEvent) -> impl Iterator<Item = EventType> {
     let has_some = |(event, samples): &(EventType, u64)| *event == EventType::Cpu || *samples > 0;
     samples.iter().filter(has_some).map(|(event, _)| event)

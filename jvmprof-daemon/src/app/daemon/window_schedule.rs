@@ -23,7 +23,8 @@ pub(super) struct WindowSchedule {
 }
 
 impl WindowSchedule {
-    /// `window`: the length of windows, but for the jitter. The first one is shorter, by chance.
+    /// Begins a first window, which is shorter by chance. `window`: the length of windows, but for
+    /// the jitter.
     pub(super) fn new(window: Duration) -> Self {
         let now = Instant::now();
         Self {

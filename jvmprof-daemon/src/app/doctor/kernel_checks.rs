@@ -169,7 +169,7 @@ fn pid_namespace() -> HostCheck {
 /// Checks that the kernel names its own functions.
 fn kernel_names(mut tables: BpfMaps) -> HostCheck {
     let name = "kernel symbols";
-    match tables.take_kernel_symbolizer().map(|mut names| names.probe()).transpose() {
+    match tables.kernel_symbolizer.take().map(|mut names| names.probe()).transpose() {
         Ok(Some(Some(caller))) => HostCheck::ok(name, format!("the kernel reports them: {caller}")),
         Ok(Some(None)) => HostCheck::new(
             name,

@@ -89,7 +89,7 @@ pub(in crate::app) fn main_class_of(pid: u32) -> Option<String> {
     brief_of(pid)?.labels?.main_class
 }
 
-/// Code of no file: some runtime's, perhaps a JVM's.
+/// Returns true if there is code of no file: some runtime's, perhaps a JVM's.
 fn generates_code(mappings: &Mappings) -> bool {
     mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous)
 }

@@ -89,7 +89,7 @@ fn comm(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// Kernel threads have no arguments, and no memory to look at.
+/// Returns true for a thread of the kernel: it has no arguments, and no memory to inspect.
 fn is_kernel_thread(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty())
 }

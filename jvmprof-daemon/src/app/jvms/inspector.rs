@@ -278,7 +278,7 @@ fn by(origin: FlagOrigin) -> &'static str {
     }
 }
 
-/// `12: 7 blocked, 5 in_native`.
+/// Returns counts as text: `12: 7 blocked, 5 in_native`.
 fn counted(counts: &BTreeMap<&'static str, u64>) -> String {
     let parts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
     format!("{}: {}", counts.values().sum::<u64>(), parts.join(", "))

@@ -4,6 +4,7 @@ mod output_files;
 pub mod paused_command;
 mod progress;
 mod recorded_events;
+mod recorded_profiles;
 mod recording_title;
 mod summary;
 mod target_end;
@@ -13,7 +14,6 @@ mod virtual_threads;
 mod wall_clock;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -30,18 +30,14 @@ use super::stdout::print_report;
 use crate::event_type::EventType;
 use crate::own_process::{cpu_time, stderr_line};
 use crate::pipeline::Pipeline;
-use crate::profile::recording_page::StackGroups;
+use crate::symbolize::NativeOptions;
 use output_files::{OutputFile, SummaryFile};
 use progress::RecordingProgress;
 use recorded_events::RecordedEvents;
-use recording_title::recording_title;
+use recorded_profiles::RecordedProfiles;
 use summary::RecordingSummary;
-use summary::java_frames::ShownBatches;
-use summary::jvm_time::JvmTime;
-use summary::pauses::{JvmPauseSummary, jvm_names};
-use summary::threads::{THREAD_LABELS, ThreadShare, with_thread_frames};
+use summary::threads::THREAD_LABELS;
 use target_end::{end_command, have_ended};
-use thread_kind_filter::ThreadKindFilter;
 use virtual_threads::VirtualThreadCounts;
 use wall_clock::ThreadClocks;
 
@@ -71,47 +67,22 @@ enum EndReason {
 
 async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     check_can_profile()?;
-    if has_empty_command(&args.command) {
-        let message = "there is no command behind --: name one, or leave -- out for the whole host";
-        return Err(UsageError(message.to_owned()).into());
-    }
-    let targets = pids_of(&args.processes)?;
     let events = RecordedEvents::new(&args.events);
-    if events.has(EventType::Wall) && targets.is_empty() && args.command.is_empty() {
-        let message = "-e wall needs processes: -p PID or NAME, or a command".to_owned();
-        return Err(UsageError(message).into());
-    }
+    let targets = checked_targets(&args, &events)?;
     let outputs = args.outputs.iter().map(|path| OutputFile::prepare_each(path, &events.recorded));
     let outputs: Vec<OutputFile> = outputs.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     let json = args.json_file().map(|path| SummaryFile::prepare(path)).transpose()?;
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
 
-    let mut pids = targets.clone();
-    let mut paused = None;
-    if !args.command.is_empty() {
-        let started =
-            paused_command::start(&args.command).context("cannot start a process for the command")?;
-        pids.push(started.child.id());
-        paused = Some(started);
-    }
-    let native = native_options::options(&args.sampling.native)?;
-    let filter = (!pids.is_empty()).then(|| pids.clone());
-    let mut pipeline_options = options(&args.sampling, filter, native.clone(), &events.sampled);
-    if args.threads || events.has(EventType::Wall) {
-        pipeline_options.labels.sample_labels = THREAD_LABELS.to_vec();
-        pipeline_options.labels.has_numbered_threads = true;
-    }
-    events.adjust(&mut pipeline_options);
-    let mut pipeline = match Pipeline::start(&pipeline_options) {
-        Ok(pipeline) => pipeline,
-        Err(error) => {
-            // Its pipe closes with it: the command never begins.
-            drop(paused);
-            return Err(anyhow::Error::new(error).context(
-                "cannot sample; `jvmprof doctor` says what this kernel and these capabilities allow",
-            ));
-        }
+    let paused = match args.command.as_slice() {
+        [] => None,
+        command => Some(paused_command::start(command).context("cannot start a process for the command")?),
     };
+    let pids: Vec<u32> =
+        targets.iter().copied().chain(paused.as_ref().map(|paused| paused.child.id())).collect();
+    let native = native_options::options(&args.sampling.native)?;
+    // If this fails, the command's pipe closes, and the command never begins.
+    let mut pipeline = start_pipeline(&args, &events, &pids, native.clone())?;
     pipeline.keep_times(outputs.iter().any(OutputFile::shows_times));
     pipeline.keep_pauses();
     let mut child = match paused {
@@ -152,44 +123,14 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
         EndReason::Target | EndReason::Time => {}
     }
+
     native_options::wait_for_debug_files(&native, &mut pipeline).await;
-    let (pauses, began_ns) = (pipeline.take_pauses(), pipeline.window_began_ns());
-    let stops = pipeline.take_stops();
-    let flushed = pipeline.flush();
-    let counts = pipeline.counts();
-    let mut batches = events.batches(flushed, spans.as_ref());
-    // What is said of whole JVMs is of all their threads.
-    let pauses = pauses.map(|pauses| JvmPauseSummary::of_jvms(&pauses, &batches, began_ns));
-    let names = jvm_names(&batches);
-    let title = recording_title(&args.command, &targets, &batches);
-    let mut jvms = JvmTime::of_batches(&batches);
-    JvmTime::add_stops(&mut jvms, &stops, &names);
-    let filter = ThreadKindFilter::apply(&args.thread_kinds, &mut batches);
-    let shown = ShownBatches::new(&batches, args.java);
-    let by_thread = args.threads.then(|| shown.batches.iter().map(with_thread_frames).collect::<Vec<_>>());
-    let drawn = by_thread.as_ref().unwrap_or(&shown.batches);
-    let groups = if args.threads { StackGroups::Threads } else { StackGroups::Programs };
-    let mut lanes = pauses.as_deref().map(JvmPauseSummary::lanes).unwrap_or_default();
-    lanes.extend(JvmTime::stop_lanes(&stops, &names));
-    let (written, mut failed) =
-        write_outputs(outputs, |output| output.write(&batches, drawn, &lanes, groups, &title));
-    let mut summary =
-        RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu, filter);
-    summary.jvms = jvms;
+    let profiles = RecordedProfiles::take(&mut pipeline, &args, &events, &targets, spans.as_ref());
+    let (written, mut failed) = profiles.write(outputs);
+    let mut summary = profiles.into_summary(&pipeline, written, startup_cpu);
     summary.virtual_threads = virtual_threads;
-    summary.pauses = pauses;
-    summary.threads = args.threads.then(|| ThreadShare::of_batch(&batches[0]));
-    let text = serde_json::to_string(&summary)? + "\n";
-    if let Some(json) = json
-        && let Err(error) = json.write(&text)
-    {
-        stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
+    if let Err(error) = publish_summary(&args, &summary, json)? {
         failed = Some(error);
-    }
-    if args.prints_json() {
-        print_report(&text)?;
-    } else {
-        summary.print();
     }
     if let Some(error) = pipeline.kernel_error() {
         stderr_line!("jvmprof: kernel frames have no names: {error}");
@@ -201,6 +142,44 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Some(error) => Err(error.context("not everything was written")),
         None => Ok(command.map_or(ExitCode::SUCCESS, |end| end.exit_code())),
     }
+}
+
+/// Returns the processes to record, none for the whole host.
+///
+/// # Errors
+/// One of them isn't there, or the arguments don't say what to record.
+fn checked_targets(args: &RecordArgs, events: &RecordedEvents) -> Result<Vec<u32>, UsageError> {
+    if has_empty_command(&args.command) {
+        let message = "there is no command behind --: name one, or leave -- out for the whole host";
+        return Err(UsageError(message.to_owned()));
+    }
+    let targets = pids_of(&args.processes)?;
+    if events.has(EventType::Wall) && targets.is_empty() && args.command.is_empty() {
+        let message = "-e wall needs processes: -p PID or NAME, or a command";
+        return Err(UsageError(message.to_owned()));
+    }
+    Ok(targets)
+}
+
+/// Starts sampling these processes, or the whole host.
+///
+/// # Errors
+/// The kernel or this process's capabilities don't allow it.
+fn start_pipeline(
+    args: &RecordArgs,
+    events: &RecordedEvents,
+    pids: &[u32],
+    native: NativeOptions,
+) -> anyhow::Result<Pipeline> {
+    let filter = (!pids.is_empty()).then(|| pids.to_vec());
+    let mut options = options(&args.sampling, filter, native, &events.sampled);
+    if args.threads || events.has(EventType::Wall) {
+        options.labels.sample_labels = THREAD_LABELS.to_vec();
+        options.labels.has_numbered_threads = true;
+    }
+    events.adjust(&mut options);
+    Pipeline::start(&options)
+        .context("cannot sample; `jvmprof doctor` says what this kernel and these capabilities allow")
 }
 
 /// Samples until the recording ends. Returns what ended it, and the CPU time of this process up to
@@ -252,23 +231,27 @@ async fn sample_until_end(
     (ended, startup_cpu)
 }
 
-/// Writes the outputs: one that can't be written loses nothing of the others. Returns the paths of
-/// those that were written, and the last error.
-fn write_outputs(
-    outputs: Vec<OutputFile>,
-    write: impl Fn(OutputFile) -> anyhow::Result<PathBuf>,
-) -> (Vec<PathBuf>, Option<anyhow::Error>) {
-    let (mut written, mut failed) = (Vec::new(), None);
-    for output in outputs {
-        match write(output) {
-            Ok(path) => written.push(path),
-            Err(error) => {
-                stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
-                failed = Some(error);
-            }
-        }
+/// Writes the summary as JSON where that was asked for, and prints it. The inner error is that of
+/// the file, after which the recording isn't lost.
+///
+/// # Errors
+/// Standard output can't be written to.
+fn publish_summary(
+    args: &RecordArgs,
+    summary: &RecordingSummary,
+    json: Option<SummaryFile>,
+) -> anyhow::Result<anyhow::Result<()>> {
+    let text = serde_json::to_string(summary)? + "\n";
+    let written = json.map_or(Ok(()), |file| file.write(&text));
+    if let Err(error) = &written {
+        stderr_line!("jvmprof: {}", with_causes(error.as_ref()));
     }
-    (written, failed)
+    if args.prints_json() {
+        print_report(&text)?;
+    } else {
+        summary.print();
+    }
+    Ok(written)
 }
 
 /// Returns true if a command was announced by `--`, and there is none: a script's variable may have

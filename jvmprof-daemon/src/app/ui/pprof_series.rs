@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use crate::event_type::{EventType, SampleNumber};
 use crate::export::store::{NAME_LABEL, NewProfile, UnixNanos};
 use crate::profile::model::LabelSet;
-use crate::profile::pprof::merge::{MergeError, MergeLimits, Merger};
-use crate::profile::pprof::{self, CheckedTables, InvalidProfile};
+use crate::profile::pprof::merge::{MAX_BYTES, MergeError, Merger};
+use crate::profile::pprof::{self, CheckedTables, InvalidProfile, text_at};
 use crate::proto::pprof::{Profile, Sample, ValueType};
 
 /// Events whose numbers have names of their own.
@@ -84,7 +84,7 @@ pub(super) fn import(mut profile: Profile) -> Result<ImportedProfile, ImportErro
         for (mut labels, samples) in series {
             profile.sample = samples.iter().map(|sample| view.without_series_labels(sample)).collect();
             // Leaves out what only other series refer to.
-            let mut merger = Merger::new(MergeLimits::default());
+            let mut merger = Merger::new(MAX_BYTES);
             merger.add(&profile)?;
             let own = merger.finish();
             labels.insert(NAME_LABEL.to_owned(), view.name.clone());
@@ -115,11 +115,6 @@ fn page_type(event: EventType) -> Option<String> {
     (event != EventType::Cpu).then(|| format!("{}:{}", descriptor.series, value.name))
 }
 
-fn text(profile: &Profile, index: i64) -> &str {
-    let index = usize::try_from(index).ok();
-    index.and_then(|index| profile.string_table.get(index)).map_or("", String::as_str)
-}
-
 /// Returns when the profile began, and how long it took.
 fn time(profile: &Profile) -> (UnixNanos, Duration) {
     let duration = Duration::from_nanos(u64::try_from(profile.duration_nanos).unwrap_or(0));
@@ -134,11 +129,11 @@ fn time(profile: &Profile) -> (UnixNanos, Duration) {
 
 /// Returns what is shown of a file's numbers, and the names of those that aren't.
 fn views(profile: &Profile) -> (Vec<View>, Vec<String>) {
-    let name_of = |of: &ValueType| text(profile, of.r#type);
+    let name_of = |of: &ValueType| text_at(profile, of.r#type);
     let position = |name: &str| profile.sample_type.iter().position(|of| name_of(of) == name);
     let is_time = |at: usize| {
         let of = profile.sample_type.get(at);
-        of.is_some_and(|of| text(profile, of.unit) == "nanoseconds")
+        of.is_some_and(|of| text_at(profile, of.unit) == "nanoseconds")
     };
     let name_at = |at: usize| profile.sample_type.get(at).map(name_of);
     let wall_time = position("wall");
@@ -179,7 +174,7 @@ fn views(profile: &Profile) -> (Vec<View>, Vec<String>) {
     }
     if views.is_empty() && !profile.sample_type.is_empty() {
         // As `go tool pprof` chooses.
-        let default = position(text(profile, profile.default_sample_type));
+        let default = position(text_at(profile, profile.default_sample_type));
         let at = default.unwrap_or(profile.sample_type.len() - 1);
         let name = profile.sample_type.get(at).map(name_of).filter(|name| !name.is_empty());
         let period = i64::from(is_time(at));
@@ -221,8 +216,9 @@ fn sets<'a>(profile: &Profile, samples: &'a [Sample]) -> BTreeMap<LabelSet, Vec<
     let mut sets: BTreeMap<LabelSet, Vec<&Sample>> = BTreeMap::new();
     for sample in samples {
         let named =
-            sample.label.iter().filter(|label| label.str != 0 && text(profile, label.key) != NAME_LABEL);
-        let labels = named.map(|it| (text(profile, it.key).to_owned(), text(profile, it.str).to_owned()));
+            sample.label.iter().filter(|label| label.str != 0 && text_at(profile, label.key) != NAME_LABEL);
+        let labels =
+            named.map(|it| (text_at(profile, it.key).to_owned(), text_at(profile, it.str).to_owned()));
         sets.entry(labels.collect()).or_default().push(sample);
     }
     sets

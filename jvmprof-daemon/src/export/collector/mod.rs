@@ -48,7 +48,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::server::NamedService as _;
 use tonic::{Code, Status};
 
-use crate::export::listener::{self, ListenerLimits, WhenFull};
+use crate::export::listener::{self, ConnectionOverflow, ListenerLimits};
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
 use access_token::AccessToken;
@@ -114,7 +114,7 @@ pub async fn serve<L: Listener>(listener: L, router: Router, shutdown: impl Futu
     // Whoever holds connections open, with a token or without, keeps nobody out.
     let limits = ListenerLimits {
         connections: max_connections(),
-        when_full: WhenFull::CloseLongestIdle,
+        when_full: ConnectionOverflow::CloseLongestIdle,
         ..ListenerLimits::default()
     };
     listener::serve(listener, router, limits, Arc::clone(&refused), shutdown).await;

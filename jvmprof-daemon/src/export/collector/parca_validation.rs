@@ -181,7 +181,7 @@ fn label_set(labels: PushedLabelSet) -> Result<LabelSet, WriteRefusal> {
     Ok(set)
 }
 
-/// `[a-zA-Z_][a-zA-Z0-9_]*`
+/// Returns true for a label's name: `[a-zA-Z_][a-zA-Z0-9_]*`.
 fn is_label_name(name: &str) -> bool {
     !name.starts_with(|first: char| first.is_ascii_digit())
         && !name.is_empty()
@@ -261,9 +261,7 @@ fn check_ids(table: &'static str, ids: impl Iterator<Item = u64>) -> Result<(), 
 /// Checks each type: `name:sample_type:sample_unit:period_type:period_unit` must parse as a
 /// metric's name in a selector: `[a-zA-Z_:][a-zA-Z0-9_:]*`.
 fn check_types(name: &str, profile: &Profile) -> Result<(), WriteRefusal> {
-    let text = |index: i64| {
-        usize::try_from(index).ok().and_then(|at| profile.string_table.get(at)).map_or("", String::as_str)
-    };
+    let text = |index: i64| pprof::text_at(profile, index);
     let pair = |value: &ValueType| format!("{}:{}", text(value.r#type), text(value.unit));
     let period = profile.period_type.as_ref().map_or_else(|| ":".to_owned(), pair);
     for (position, sample_type) in profile.sample_type.iter().enumerate() {

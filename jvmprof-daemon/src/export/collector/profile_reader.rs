@@ -18,14 +18,14 @@ use prost::Message as _;
 use serde::Serialize;
 
 use super::sample_timeline::ActivityTimeline;
-use super::selection::{Group, Query};
+use super::selection::{Query, StackGrouping};
 use crate::event_type::{EventType, ShownUnit};
 use crate::export::store::{NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange};
 use crate::profile::call_tree::{CallTree, PAGE_NODES, SampleTimes};
 use crate::profile::comparison::ComparedSide;
 use crate::profile::gzip;
 use crate::profile::pprof::add_cpu_time;
-use crate::profile::pprof::merge::{MergeError, MergeLimits, Merger};
+use crate::profile::pprof::merge::{MAX_BYTES, MergeError, Merger};
 use crate::profile::pprof::sample_times::{TimesInRange, keep_within};
 use crate::proto::pprof::Profile;
 
@@ -215,15 +215,14 @@ impl ProfileReader {
     /// See [`ReadError`].
     pub(super) fn pprof(&self, query: &Query) -> Result<MergedPprof, ReadError> {
         let (_, profiles) = query.selected(&self.store);
-        let limits = MergeLimits::default();
-        let mut merger = Merger::new(limits);
+        let mut merger = Merger::new(MAX_BYTES);
         let too_much = || {
             let mib = |bytes: u64| bytes >> 20;
             ReadError::TooMuch {
                 profiles: profiles.len(),
                 mib: mib(bytes_of(&profiles)),
                 max_profiles: self.limits.profiles,
-                max_mib: mib(limits.max_bytes as u64),
+                max_mib: mib(MAX_BYTES as u64),
             }
         };
         let (_, unreadable) = self.each(&profiles, Instant::now(), |reference, mut profile| {
@@ -235,7 +234,7 @@ impl ProfileReader {
                 MergeError::Incompatible { found, expected } => {
                     Refusal::OfAll(ReadError::OtherTypes { expected, found })
                 }
-                error if error.is_limit_of_the_whole() => Refusal::OfAll(too_much()),
+                MergeError::Full { .. } => Refusal::OfAll(too_much()),
                 error => Refusal::OfProfile(error.to_string()),
             })
         })?;
@@ -298,8 +297,8 @@ impl ProfileReader {
 }
 
 /// Returns true unless stacks would be grouped by program and there is only one.
-fn has_several(series: &[SeriesInfo], by: &Group) -> bool {
-    *by != Group::Program || by.names(series).into_values().collect::<BTreeSet<_>>().len() > 1
+fn has_several(series: &[SeriesInfo], by: &StackGrouping) -> bool {
+    *by != StackGrouping::Program || by.names(series).into_values().collect::<BTreeSet<_>>().len() > 1
 }
 
 /// Returns true if all of these count CPU time.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use super::selection::{Group, Query, millis};
+use super::selection::{Query, StackGrouping, millis};
 use crate::export::store::{ProfileRef, SeriesInfo, Store, TimeRange};
 use crate::profile::call_tree::ActivitySamples;
 use crate::profile::jvm_activity::JVM_ACTIVITIES;
@@ -35,10 +35,10 @@ impl SampleTimeline {
         let selection = &query.selection;
         let range = selection.range;
         let (series, profiles) = query.selected(store);
-        let group = query.group.as_ref().and_then(Group::of_series);
-        let names = group.unwrap_or(&Group::Program).names(&series);
+        let group = query.group.as_ref().and_then(StackGrouping::of_series);
+        let names = group.unwrap_or(&StackGrouping::Program).names(&series);
         let mut rows = TimelineRows::new(&series, &names, range);
-        let mut bars = Bars::new(range);
+        let mut bars = TimelineBars::new(range);
         for profile in profiles {
             let start = profile.start.0.saturating_sub(range.start.0) as f64;
             for bars in [&mut bars, rows.of(names.get(&*profile.fingerprint))] {
@@ -66,7 +66,7 @@ struct TimelineRow {
 /// The groups that have rows of their own, and the bars of each; the last ones are all others'.
 struct TimelineRows<'a> {
     places: HashMap<&'a str, usize>,
-    bars: Vec<Bars>,
+    bars: Vec<TimelineBars>,
 }
 
 impl<'a> TimelineRows<'a> {
@@ -79,11 +79,11 @@ impl<'a> TimelineRows<'a> {
         heaviest.sort_by_key(|(_, samples)| Reverse(*samples));
         heaviest.truncate(ROWS);
         let places: HashMap<_, _> = heaviest.into_iter().map(|(name, _)| name).zip(0..).collect();
-        let bars = (0..=places.len()).map(|_| Bars::new(range)).collect();
+        let bars = (0..=places.len()).map(|_| TimelineBars::new(range)).collect();
         Self { places, bars }
     }
 
-    fn of(&mut self, name: Option<&String>) -> &mut Bars {
+    fn of(&mut self, name: Option<&String>) -> &mut TimelineBars {
         let place = name.and_then(|name| self.places.get(name.as_str())).copied();
         &mut self.bars[place.unwrap_or(self.places.len())]
     }
@@ -112,7 +112,7 @@ pub(super) struct ActivityTimeline {
 
 impl ActivityTimeline {
     pub(super) fn new(range: TimeRange) -> Self {
-        let step_ms = Bars::new(range).step / 1e6;
+        let step_ms = TimelineBars::new(range).step / 1e6;
         let samples = vec![vec![0.0; BARS]; JVM_ACTIVITIES];
         Self { start_ms: millis(range.start), step_ms, samples, range }
     }
@@ -120,7 +120,7 @@ impl ActivityTimeline {
     pub(super) fn add(&mut self, profile: &ProfileRef, samples: ActivitySamples) {
         let start = profile.start.0.saturating_sub(self.range.start.0) as f64;
         for (row, count) in self.samples.iter_mut().zip(samples).filter(|(_, count)| *count > 0) {
-            let mut bars = Bars { samples: std::mem::take(row), step: self.step_ms * 1e6 };
+            let mut bars = TimelineBars { samples: std::mem::take(row), step: self.step_ms * 1e6 };
             bars.add(start, profile.duration.as_nanos() as f64, count as f64);
             *row = bars.samples;
         }
@@ -137,13 +137,13 @@ impl ActivityTimeline {
 
 /// Samples in each step of a range.
 #[derive(Debug)]
-pub(super) struct Bars {
+pub(super) struct TimelineBars {
     /// Nanoseconds.
     step: f64,
     pub(super) samples: Vec<f64>,
 }
 
-impl Bars {
+impl TimelineBars {
     pub(super) fn new(range: TimeRange) -> Self {
         let length = range.end.0.saturating_sub(range.start.0).max(1) as f64;
         Self { step: length / BARS as f64, samples: vec![0.0; BARS] }
@@ -175,11 +175,11 @@ mod tests {
     use super::*;
     use crate::export::store::UnixNanos;
 
-    fn bars() -> Bars {
-        Bars::new(TimeRange { start: UnixNanos(0), end: UnixNanos(2_400) })
+    fn bars() -> TimelineBars {
+        TimelineBars::new(TimeRange { start: UnixNanos(0), end: UnixNanos(2_400) })
     }
 
-    fn close(bars: &Bars, expected: &[(usize, f64)]) {
+    fn close(bars: &TimelineBars, expected: &[(usize, f64)]) {
         for (bar, samples) in bars.samples.iter().enumerate() {
             let wanted = expected.iter().find(|(at, _)| *at == bar).map_or(0.0, |(_, samples)| *samples);
             assert!((samples - wanted).abs() < 1e-6, "bar {bar} has {samples}, not {wanted}");

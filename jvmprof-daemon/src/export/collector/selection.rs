@@ -77,7 +77,7 @@ pub(super) enum SelectionError {
 pub(super) struct Query {
     pub(super) selection: Selection,
     /// What stacks are grouped by.
-    pub(super) group: Option<Group>,
+    pub(super) group: Option<StackGrouping>,
     /// The sample type that is counted; `None`: samples, or a profile's first one.
     pub(super) sample_type: Option<String>,
     /// What the selection is compared with.
@@ -97,7 +97,7 @@ pub(super) struct Query {
 
 /// The grouping of stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum StackGrouping {
     /// The values of a label of series.
     Label(String),
     /// The kind of the thread, which is a label of samples (`group=thread_kind`).
@@ -106,7 +106,7 @@ pub(super) enum Group {
     Program,
 }
 
-impl Group {
+impl StackGrouping {
     /// Returns the group that series as a whole are in, if these are what is grouped.
     pub(super) fn of_series(&self) -> Option<&Self> {
         (*self != Self::ThreadKind).then_some(self)
@@ -158,9 +158,9 @@ impl Query {
                 "to" => main.to = Some(time("to", &value)?),
                 "base_from" => base.from = Some(time("base_from", &value)?),
                 "base_to" => base.to = Some(time("base_to", &value)?),
-                "group" if value == "auto" => group = Some(Group::Program),
-                "group" if value == THREAD_KIND_LABEL => group = Some(Group::ThreadKind),
-                "group" if !value.is_empty() => group = Some(Group::Label(value.into_owned())),
+                "group" if value == "auto" => group = Some(StackGrouping::Program),
+                "group" if value == THREAD_KIND_LABEL => group = Some(StackGrouping::ThreadKind),
+                "group" if !value.is_empty() => group = Some(StackGrouping::Label(value.into_owned())),
                 "type" if !value.is_empty() => {
                     let (series, of) =
                         value.split_once(':').ok_or_else(|| SelectionError::NotAType(value.to_string()))?;
@@ -244,7 +244,7 @@ impl Query {
         if !self.by_times {
             return (self.selection.series(store), self.selection.profiles(store));
         }
-        let (series, mut profiles) = self.selection.reaching_into(store);
+        let (series, mut profiles) = self.selection.profiles_in_range(store);
         profiles.retain(|profile| may_have_samples_of(profile, self.counted_range()));
         (series, profiles)
     }
@@ -268,7 +268,7 @@ struct SelectionParts {
 }
 
 impl SelectionParts {
-    /// `names`: those of the parameters, for errors.
+    /// Returns what these parameters select. `names`: those of the begin and the end, for errors.
     fn selection(self, names: [&'static str; 2]) -> Result<Selection, SelectionError> {
         let start = self.from.ok_or(SelectionError::Missing { name: names[0] })?;
         let end = self.to.ok_or(SelectionError::Missing { name: names[1] })?;
@@ -336,7 +336,7 @@ impl Selection {
         if self.matchers.iter().any(|matcher| matcher.label == NAME_LABEL) {
             return;
         }
-        let series = if by_times { self.reaching_into(store).0 } else { self.series(store) };
+        let series = if by_times { self.profiles_in_range(store).0 } else { self.series(store) };
         let is_cpu = |info: &SeriesInfo| info.labels.get(NAME_LABEL).is_some_and(|name| name == cpu);
         if series.iter().any(is_cpu) && !series.iter().all(is_cpu) {
             self.matchers.push(Matcher::equal(NAME_LABEL, cpu));
@@ -370,7 +370,7 @@ impl Selection {
 
     /// Returns the profiles of the selected series that may have samples which were taken in the
     /// range, oldest first, and these series.
-    fn reaching_into(&self, store: &Store) -> (Vec<SeriesInfo>, Vec<ProfileRef>) {
+    fn profiles_in_range(&self, store: &Store) -> (Vec<SeriesInfo>, Vec<ProfileRef>) {
         let TimeRange { start, end } = self.range;
         let longest = i64::try_from(LONGEST_PROFILE.as_nanos()).unwrap_or(i64::MAX);
         let wide =

@@ -92,7 +92,7 @@ async fn who_never_comes_to_a_request_is_let_go() {
 
 #[tokio::test]
 async fn who_holds_all_connections_open_keeps_nobody_out() {
-    let when_full = WhenFull::CloseLongestIdle;
+    let when_full = ConnectionOverflow::CloseLongestIdle;
     let idle_time = Duration::from_secs(600);
     let limits = ListenerLimits { when_full, idle_time, header_time: idle_time, ..small() };
     let running = start(limits).await;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::directory_scan::{ForeignFiles, Leftovers, scan};
+use super::directory_scan::{ForeignFiles, LeftoverFiles, scan};
 use super::{Store, StoreError, StoreOptions, StoreState, file_names, staged_files};
 use crate::export::directory_lock::DirectoryLock;
 
@@ -21,7 +21,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The access that a store has to its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum DirectoryAccess {
     /// Nobody else writes.
     Write,
     /// Nothing is written.
@@ -54,8 +54,8 @@ impl Store {
     pub fn open(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         staged_files::create_dir(&file_names::series_root(dir))?;
         let lock = lock(dir)?;
-        let state = scan(dir, options.max_label_bytes, Leftovers::Remove, ForeignFiles::Report)?;
-        let store = Self::new(dir, options, Access::Write, state);
+        let state = scan(dir, options.max_label_bytes, LeftoverFiles::Remove, ForeignFiles::Report)?;
+        let store = Self::new(dir, options, DirectoryAccess::Write, state);
         *store.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
         store.remove_over_limit();
         Ok(store)
@@ -68,14 +68,14 @@ impl Store {
     /// The directory isn't there, isn't a store's, or can't be listed.
     pub fn open_for_reading(dir: &Path) -> Result<Self, StoreError> {
         let options = StoreOptions::default();
-        let state = scan(dir, options.max_label_bytes, Leftovers::Leave, ForeignFiles::Report);
+        let state = scan(dir, options.max_label_bytes, LeftoverFiles::Leave, ForeignFiles::Report);
         let state = state.map_err(|error| match error {
             StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound && dir.is_dir() => {
                 StoreError::NoStore { dir: dir.to_owned() }
             }
             other => other,
         })?;
-        Ok(Self::new(dir, options, Access::Read, state))
+        Ok(Self::new(dir, options, DirectoryAccess::Read, state))
     }
 
     /// Opens a directory that another process may write to, now or later, and creates it if it
@@ -95,11 +95,11 @@ impl Store {
             }
             Err(error) => return Err(error),
         }
-        let state = scan(dir, options.max_label_bytes, Leftovers::Leave, ForeignFiles::Report)?;
-        Ok(Self::new(dir, options, Access::WriteWhenNeeded, state).following())
+        let state = scan(dir, options.max_label_bytes, LeftoverFiles::Leave, ForeignFiles::Report)?;
+        Ok(Self::new(dir, options, DirectoryAccess::WriteWhenNeeded, state).following())
     }
 
-    fn new(dir: &Path, options: StoreOptions, access: Access, state: StoreState) -> Self {
+    fn new(dir: &Path, options: StoreOptions, access: DirectoryAccess, state: StoreState) -> Self {
         let (writer, state) = (Mutex::new(None), Mutex::new(state));
         Self { dir: dir.to_owned(), options, access, writer, following: None, state }
     }
@@ -121,14 +121,14 @@ impl Store {
 
     fn read_again(&self, writer: &Option<DirectoryLock>) -> Result<(), StoreError> {
         if writer.is_none() {
-            let read = self.scan_again(Leftovers::Leave)?;
+            let read = self.scan_again(LeftoverFiles::Leave)?;
             self.state().index = read.index;
         }
         Ok(())
     }
 
-    /// Foreign files were reported when it was read for the first time.
-    fn scan_again(&self, leftovers: Leftovers) -> Result<StoreState, StoreError> {
+    /// Reads the directory anew. Foreign files were reported when it was read for the first time.
+    fn scan_again(&self, leftovers: LeftoverFiles) -> Result<StoreState, StoreError> {
         scan(&self.dir, self.options.max_label_bytes, leftovers, ForeignFiles::Ignore)
     }
 
@@ -158,14 +158,14 @@ impl Store {
             return Ok(());
         }
         let dir = || self.dir.clone();
-        if self.access != Access::WriteWhenNeeded {
+        if self.access != DirectoryAccess::WriteWhenNeeded {
             return Err(StoreError::ReadOnly { dir: dir() });
         }
         let lock = lock(&self.dir).map_err(|error| match error {
             StoreError::Locked { .. } => StoreError::WrittenByOther { dir: dir() },
             other => other,
         })?;
-        let read = self.scan_again(Leftovers::Remove)?;
+        let read = self.scan_again(LeftoverFiles::Remove)?;
         let mut state = self.state();
         state.index = read.index;
         state.counters.leftovers_removed += read.counters.leftovers_removed;

@@ -192,7 +192,7 @@ impl Store {
             Ok(label_bytes)
         });
         if result.is_err() {
-            staged.into_iter().for_each(StagedFile::withdraw);
+            staged.into_iter().for_each(StagedFile::discard);
         }
         result
     }

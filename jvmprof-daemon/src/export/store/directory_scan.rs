@@ -12,8 +12,9 @@ use crate::profile::model::LabelSet;
 /// Far more than any label set; a larger file isn't one.
 const MAX_LABELS_BYTES: u64 = 1 << 20;
 
+/// The treatment of half-written files of an earlier run, and of folders without profiles.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leftovers {
+pub(super) enum LeftoverFiles {
     Remove,
     /// They may be the work in progress of another process.
     Leave,
@@ -29,7 +30,7 @@ pub(super) enum ForeignFiles {
 struct DirectoryScan {
     index: StoreIndex,
     counters: StoreCounters,
-    leftovers: Leftovers,
+    leftovers: LeftoverFiles,
     foreign_files: ForeignFiles,
     max_label_bytes: u64,
 }
@@ -41,7 +42,7 @@ struct DirectoryScan {
 pub(super) fn scan(
     dir: &Path,
     max_label_bytes: u64,
-    leftovers: Leftovers,
+    leftovers: LeftoverFiles,
     foreign_files: ForeignFiles,
 ) -> Result<StoreState, StoreError> {
     let root = file_names::series_root(dir);
@@ -52,7 +53,7 @@ pub(super) fn scan(
         scan.series(&entry);
     }
     let DirectoryScan { mut index, counters, .. } = scan;
-    sums::scan_sums(dir, &mut index, leftovers == Leftovers::Remove);
+    sums::scan_sums(dir, &mut index, leftovers == LeftoverFiles::Remove);
     tracing::debug!(dir = %dir.display(), used_bytes = index.used_bytes(), ?counters, "store read");
     Ok(StoreState { index, counters })
 }
@@ -97,8 +98,8 @@ impl DirectoryScan {
                 Err(error) => self.skip(&path, &error),
             }
         }
-        self.index.forget_if_empty(fingerprint);
-        if self.index.get(fingerprint).is_none() && self.leftovers == Leftovers::Remove {
+        self.index.remove_series_if_empty(fingerprint);
+        if self.index.get(fingerprint).is_none() && self.leftovers == LeftoverFiles::Remove {
             // A crash between the labels and the first profile.
             staged_files::remove_series_dir(&path);
         }
@@ -128,7 +129,7 @@ impl DirectoryScan {
     }
 
     fn leftover(&mut self, path: &Path) {
-        if self.leftovers == Leftovers::Leave {
+        if self.leftovers == LeftoverFiles::Leave {
             return;
         }
         match fs::remove_file(path) {
@@ -153,7 +154,7 @@ impl DirectoryScan {
                 self.leftover(&file);
             }
         }
-        if self.leftovers == Leftovers::Remove && fs::remove_dir(path).is_err() {
+        if self.leftovers == LeftoverFiles::Remove && fs::remove_dir(path).is_err() {
             self.skip(path, &"profiles without labels.json");
         }
     }

@@ -31,7 +31,7 @@ pub(super) fn profile_path(dir: &Path, profile: &ProfileRef) -> PathBuf {
     series_dir(dir, &profile.fingerprint).join(name)
 }
 
-/// `<start>-<duration>-<samples>-<number>.pb.gz`, times in nanoseconds.
+/// Returns `<start>-<duration>-<samples>-<number>.pb.gz`, times in nanoseconds.
 pub(super) fn profile_name(entry: &ProfileEntry) -> String {
     format!("{}-{}-{}-{}{PROFILE}", entry.start.0, entry.duration_ns, entry.samples, entry.number)
 }

@@ -51,12 +51,12 @@ pub(super) struct SeriesEntry {
 }
 
 impl SeriesEntry {
-    /// Oldest first.
+    /// Returns the profiles, oldest first.
     pub(super) fn entries(&self) -> impl Iterator<Item = &ProfileEntry> {
         self.entries.values()
     }
 
-    /// Those that began at `start` or later, oldest first.
+    /// Returns the profiles that began at `start` or later, oldest first.
     pub(super) fn entries_from(&self, start: UnixNanos) -> impl Iterator<Item = &ProfileEntry> {
         self.entries.range((start, 0)..).map(|(_, entry)| entry)
     }
@@ -115,11 +115,11 @@ impl StoreIndex {
         self.used_bytes = self.used_bytes.saturating_add(series.label_file_bytes);
         self.label_bytes = self.label_bytes.saturating_add(label_set_bytes(&series.labels) as u64);
         if let Some(replaced) = self.by_fingerprint.insert(fingerprint, series) {
-            self.forget_labels(&replaced);
+            self.subtract_labels(&replaced);
         }
     }
 
-    fn forget_labels(&mut self, of: &SeriesEntry) {
+    fn subtract_labels(&mut self, of: &SeriesEntry) {
         self.used_bytes = self.used_bytes.saturating_sub(of.label_file_bytes);
         self.label_bytes = self.label_bytes.saturating_sub(label_set_bytes(&of.labels) as u64);
     }
@@ -166,7 +166,7 @@ impl StoreIndex {
         series.entries.is_empty() && self.remove_series(&profile.fingerprint)
     }
 
-    pub(super) fn forget_if_empty(&mut self, fingerprint: &str) {
+    pub(super) fn remove_series_if_empty(&mut self, fingerprint: &str) {
         if self.by_fingerprint.get(fingerprint).is_some_and(|series| series.entries.is_empty()) {
             self.remove_series(fingerprint);
         }
@@ -174,7 +174,7 @@ impl StoreIndex {
 
     fn remove_series(&mut self, fingerprint: &str) -> bool {
         let Some(series) = self.by_fingerprint.remove(fingerprint) else { return false };
-        self.forget_labels(&series);
+        self.subtract_labels(&series);
         true
     }
 }

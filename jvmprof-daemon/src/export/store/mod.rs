@@ -80,7 +80,7 @@ pub struct StoreCounters {
 pub struct Store {
     dir: PathBuf,
     options: StoreOptions,
-    access: access::Access,
+    access: access::DirectoryAccess,
     /// Held while files are written or removed; taken before `state`, which is never held during
     /// I/O. The file is the directory's lock, which only its one writer has.
     writer: Mutex<Option<DirectoryLock>>,
@@ -117,7 +117,7 @@ impl Store {
     }
 }
 
-/// `labels` with the profile's name as `__name__`.
+/// Returns `labels` with the profile's name as `__name__`.
 pub fn with_name(labels: &LabelSet, name: &str) -> LabelSet {
     let mut labels = labels.clone();
     labels.insert(NAME_LABEL.to_owned(), name.to_owned());

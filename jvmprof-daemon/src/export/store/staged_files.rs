@@ -70,8 +70,8 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Takes the file back, whatever state it is in.
-    pub(super) fn withdraw(self) {
+    /// Removes the file, whatever state it is in.
+    pub(super) fn discard(self) {
         if self.published {
             remove(&self.target);
         }

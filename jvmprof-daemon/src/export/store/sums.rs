@@ -148,7 +148,8 @@ impl Store {
                         continue;
                     }
                     let newest = parts(series, period).map(|part| part.number).max().unwrap_or(0);
-                    if is_worth_it(series, period) && !is_refused(&series.fingerprint, period, newest) {
+                    if has_enough_profiles(series, period) && !is_refused(&series.fingerprint, period, newest)
+                    {
                         missing.push((period, series));
                     }
                 }
@@ -257,7 +258,7 @@ fn parts(series: &SeriesEntry, period: SumPeriod) -> impl Iterator<Item = &Profi
 }
 
 /// Returns true if a period has enough profiles for a sum.
-fn is_worth_it(series: &SeriesEntry, period: SumPeriod) -> bool {
+fn has_enough_profiles(series: &SeriesEntry, period: SumPeriod) -> bool {
     let shorter = SUM_PERIODS.into_iter().find(|length| period.length > HOUR && *length < period.length);
     let Some(length) = shorter else { return parts(series, period).nth(MIN_PARTS - 1).is_some() };
     let mut periods: Vec<_> = parts(series, period).map(|part| SumPeriod::of(part.start, length)).collect();

@@ -80,8 +80,6 @@ pub struct CodeBlobDesc {
     pub code: Range<Avma>,
     /// Bytes that it takes of the code cache, header and data included.
     pub bytes: u64,
-    /// Words of a frame while the code runs, return address included; 0 where frames differ.
-    pub frame_size_words: i32,
 }
 
 impl CodeBlobDesc {
@@ -106,16 +104,16 @@ pub(crate) struct CodeHeapView {
 
 impl CodeHeapFields {
     pub(crate) fn new(lookup: FieldLookup<'_>, layout: &JvmLayout) -> Result<Self, HotspotError> {
-        let (root, array) = match lookup.maybe_address("CodeCache::_heaps") {
+        let (root, array) = match lookup.optional_address("CodeCache::_heaps") {
             Some(root) => {
                 let length = ["GrowableArrayBase::_len", "GenericGrowableArray::_len"];
                 // An array's layout is the same whatever its elements are.
-                (root, Some((lookup.any(&length)?, lookup.one("GrowableArray<int>::_data")?)))
+                (root, Some((lookup.offset_of_any(&length)?, lookup.offset_of("GrowableArray<int>::_data")?)))
             }
             None => (lookup.address("CodeCache::_heap")?, None),
         };
-        let memory = lookup.one("CodeHeap::_memory")?;
-        let segments = lookup.one("CodeHeap::_segmap")?;
+        let memory = lookup.offset_of("CodeHeap::_memory")?;
+        let segments = lookup.offset_of("CodeHeap::_segmap")?;
         let code_end =
             if layout.code_is_offset == 0 { "CodeBlob::_code_end" } else { "CodeBlob::_data_offset" };
         let kind = |name: &&'static str| {
@@ -130,18 +128,19 @@ impl CodeHeapFields {
         Ok(Self {
             root,
             array,
-            memory_low: memory + lookup.one("VirtualSpace::_low")?,
-            memory_high: memory + lookup.one("VirtualSpace::_high")?,
-            memory_reserved_low: memory + lookup.one("VirtualSpace::_low_boundary")?,
-            memory_reserved_high: memory + lookup.one("VirtualSpace::_high_boundary")?,
-            segment_map: segments + lookup.one("VirtualSpace::_low")?,
-            segment_map_high: segments + lookup.one("VirtualSpace::_high")?,
-            log2_segment: lookup.one("CodeHeap::_log2_segment_size")?,
+            memory_low: memory + lookup.offset_of("VirtualSpace::_low")?,
+            memory_high: memory + lookup.offset_of("VirtualSpace::_high")?,
+            memory_reserved_low: memory + lookup.offset_of("VirtualSpace::_low_boundary")?,
+            memory_reserved_high: memory + lookup.offset_of("VirtualSpace::_high_boundary")?,
+            segment_map: segments + lookup.offset_of("VirtualSpace::_low")?,
+            segment_map_high: segments + lookup.offset_of("VirtualSpace::_high")?,
+            log2_segment: lookup.offset_of("CodeHeap::_log2_segment_size")?,
             block_bytes: layout.heap_block_bytes,
-            block_used: lookup.one("HeapBlock::_header")? + lookup.one("HeapBlock::Header::_used")?,
-            blob_bytes: lookup.size("CodeBlob")?,
-            blob_size: lookup.one("CodeBlob::_size")?,
-            code_end: lookup.one(code_end)?,
+            block_used: lookup.offset_of("HeapBlock::_header")?
+                + lookup.offset_of("HeapBlock::Header::_used")?,
+            blob_bytes: lookup.size_of("CodeBlob")?,
+            blob_size: lookup.offset_of("CodeBlob::_size")?,
+            code_end: lookup.offset_of(code_end)?,
             kinds,
         })
     }
@@ -245,7 +244,7 @@ impl CodeHeapFields {
                 .zip(headers)
                 .filter_map(|((address, _), bytes)| self.parse(*address, &bytes?, view, layout))
                 .collect();
-            names.learn(raw.iter().map(|blob| blob.name_at), memory);
+            names.read_missing(raw.iter().map(|blob| blob.name_at), memory);
             blobs.extend(raw.into_iter().filter_map(|blob| blob.named(names)));
         }
         Ok(blobs)
@@ -285,7 +284,6 @@ impl CodeHeapFields {
             kind,
             code: Avma(code.start)..Avma(code.end),
             bytes: size,
-            frame_size_words: field::i32(blob, layout.blob_frame_size.into())?,
         })
     }
 }
@@ -296,18 +294,17 @@ struct UnnamedBlob {
     kind: Option<&'static str>,
     code: Range<Avma>,
     bytes: u64,
-    frame_size_words: i32,
 }
 
 impl UnnamedBlob {
     fn named(self, names: &BlobNames) -> Option<CodeBlobDesc> {
-        let Self { address, name_at, kind, code, bytes, frame_size_words } = self;
+        let Self { address, name_at, kind, code, bytes } = self;
         // One out of an ahead-of-time cache is called by its arguments: `LIJ`.
         let name = match kind {
             Some("Adapter") => ADAPTERS.into(),
             _ => names.0.get(&name_at.0)?.clone(),
         };
-        Some(CodeBlobDesc { address, name, name_at, kind, code, bytes, frame_size_words })
+        Some(CodeBlobDesc { address, name, name_at, kind, code, bytes })
     }
 }
 
@@ -316,7 +313,8 @@ impl UnnamedBlob {
 pub(crate) struct BlobNames(HashMap<u64, Arc<str>>);
 
 impl BlobNames {
-    fn learn(&mut self, at: impl Iterator<Item = Avma>, memory: &impl ProcessMemory) {
+    /// Reads the names at these addresses that were not read before.
+    fn read_missing(&mut self, at: impl Iterator<Item = Avma>, memory: &impl ProcessMemory) {
         for at in at {
             if !self.0.contains_key(&at.0)
                 && let Some(name) = memory.read_c_string(at, MAX_NAME)

@@ -59,12 +59,12 @@ impl InterpreterFields {
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
         Ok(Self {
             queue: lookup.address("AbstractInterpreter::_code")?,
-            buffer: lookup.one("StubQueue::_stub_buffer")?,
-            limit: lookup.one("StubQueue::_buffer_limit")?,
-            queue_end: lookup.one("StubQueue::_queue_end")?,
-            stubs: lookup.one("StubQueue::_number_of_stubs")?,
+            buffer: lookup.offset_of("StubQueue::_stub_buffer")?,
+            limit: lookup.offset_of("StubQueue::_buffer_limit")?,
+            queue_end: lookup.offset_of("StubQueue::_queue_end")?,
+            stubs: lookup.offset_of("StubQueue::_number_of_stubs")?,
             codelet: CodeletFields::new(lookup)?,
-            trimmed: lookup.maybe_address("CodeCache::_heaps").is_some(),
+            trimmed: lookup.optional_address("CodeCache::_heaps").is_some(),
         })
     }
 
@@ -134,13 +134,13 @@ impl InterpreterFields {
 
 impl CodeletFields {
     fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
-        let exported = lookup.maybe(&["InterpreterCodelet::_size"])?;
-        let bytes = lookup.size("InterpreterCodelet")?;
+        let exported = lookup.find_offset(&["InterpreterCodelet::_size"])?;
+        let bytes = lookup.size_of("InterpreterCodelet")?;
         match (exported, bytes) {
             (Some(size), _) => Ok(Self {
                 size,
-                description: lookup.one("InterpreterCodelet::_description")?,
-                bytecode: lookup.one("InterpreterCodelet::_bytecode")?,
+                description: lookup.offset_of("InterpreterCodelet::_description")?,
+                bytecode: lookup.offset_of("InterpreterCodelet::_bytecode")?,
                 bytes,
             }),
             // share/interpreter/interpreter.hpp since JDK 17: description, size, bytecode.

@@ -32,7 +32,7 @@ struct NumberField {
 
 impl NumberField {
     fn new(lookup: FieldLookup<'_>, name: &'static str) -> Result<Self, HotspotError> {
-        let at = usize::from(lookup.one(name)?);
+        let at = usize::from(lookup.offset_of(name)?);
         let type_name = lookup.0.field(name).map(|field| &*field.type_name).unwrap_or_default();
         let width = match type_name {
             "address" => 8,
@@ -91,7 +91,7 @@ enum Metadata {
 impl NmethodFields {
     pub(crate) fn new(lookup: FieldLookup<'_>, layout: &JvmLayout) -> Result<Self, HotspotError> {
         let number = |name| NumberField::new(lookup, name);
-        let apart = lookup.maybe(&["nmethod::_immutable_data"])?;
+        let apart = lookup.find_offset(&["nmethod::_immutable_data"])?;
         let scopes = match apart {
             Some(base) => Scopes::Apart {
                 base: base.into(),
@@ -106,7 +106,7 @@ impl NmethodFields {
                 end: number("nmethod::_dependencies_offset")?,
             },
         };
-        let metadata = match (lookup.maybe(&["CodeBlob::_mutable_data"])?, apart) {
+        let metadata = match (lookup.find_offset(&["CodeBlob::_mutable_data"])?, apart) {
             (Some(base), _) => Metadata::Apart {
                 base: base.into(),
                 relocations: number("CodeBlob::_relocation_size")?,
@@ -127,17 +127,17 @@ impl NmethodFields {
         let code_begin =
             if layout.code_is_offset == 0 { "CodeBlob::_code_begin" } else { "CodeBlob::_code_offset" };
         Ok(Self {
-            header_bytes: lookup.size("nmethod")?.into(),
+            header_bytes: lookup.size_of("nmethod")?.into(),
             block_bytes: layout.heap_block_bytes.into(),
             block_used: layout.block_used.into(),
-            method: lookup.any(&["nmethod::_method", "CompiledMethod::_method"])?.into(),
-            state: lookup.one("nmethod::_state")?.into(),
+            method: lookup.offset_of_any(&["nmethod::_method", "CompiledMethod::_method"])?.into(),
+            state: lookup.offset_of("nmethod::_state")?.into(),
             // in_use and not_entrant are 0 and 1 on JDK 8; since 9 not_used lies between them. What
             // follows them, zombie and unloaded, is gone since 20.
             last_live_state: if is_8 { 1 } else { 2 },
-            comp_level: lookup.one(level)?.into(),
+            comp_level: lookup.offset_of(level)?.into(),
             comp_level_bytes: if wide { 4 } else { 1 },
-            size: lookup.one("CodeBlob::_size")?.into(),
+            size: lookup.offset_of("CodeBlob::_size")?.into(),
             code_begin: number(code_begin)?,
             code_end: number(code_end)?,
             scopes,

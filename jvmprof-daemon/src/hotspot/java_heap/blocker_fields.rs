@@ -51,10 +51,10 @@ pub struct JvmBlockers {
 const MAX_THREAD_BYTES: u32 = 1024;
 
 impl BlockerFields {
-    /// `None` for a JVM that doesn't say enough.
+    /// Finds the fields; `None` for a JVM that doesn't say enough.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let offset = |names: &[&'static str]| lookup.maybe(names).ok().flatten();
-        let address = |names: &[&'static str]| names.iter().find_map(|name| lookup.maybe_address(name));
+        let offset = |names: &[&'static str]| lookup.optional_offset(names);
+        let address = |names: &[&'static str]| names.iter().find_map(|name| lookup.optional_address(name));
         let field = |name: &str| lookup.0.field(name);
         let thread_object = field("JavaThread::_threadObj")?;
         Some(Self {

@@ -47,15 +47,15 @@ const MAX_HEAP_BYTES: u64 = 1 << 18;
 
 /// Entries of a table of pages, at most: 2 MiB each of the 16 TiB that a heap may have.
 const MAX_GRANULES: u64 = 1 << 23;
-const TOUCHED_BYTES: u64 = 1 << 20;
+const READ_BYTES: u64 = 1 << 20;
 
-/// The same table, after it was read once: where the JVM has never written to it there may be no
-/// memory behind its addresses, and the kernel program, which can't wait for any, would take it for
-/// unreadable.
-fn touched(table: u64, length: u64, memory: &impl ProcessMemory) -> u64 {
-    let mut bytes = vec![0; TOUCHED_BYTES as usize];
-    for from in (0..length * 8).step_by(TOUCHED_BYTES as usize) {
-        let part = TOUCHED_BYTES.min(length * 8 - from) as usize;
+/// Returns the same table, after it was read once: where the JVM has never written to it there may
+/// be no memory behind its addresses, and the kernel program, which can't wait for any, would take
+/// it for unreadable.
+fn prefaulted(table: u64, length: u64, memory: &impl ProcessMemory) -> u64 {
+    let mut bytes = vec![0; READ_BYTES as usize];
+    for from in (0..length * 8).step_by(READ_BYTES as usize) {
+        let part = READ_BYTES.min(length * 8 - from) as usize;
         memory.read_into(Avma(table + from), &mut bytes[..part]);
     }
     table
@@ -137,7 +137,7 @@ impl ZFields {
         let map = memory.read_u64(self.heap)? + self.forwarding_table? + self.map;
         let words = memory.read_words(&[Avma(map), Avma(map - 8)]);
         let (table, length) = (words[0]?, words[1].filter(|length| *length <= MAX_GRANULES)?);
-        let table = touched(table, length, memory);
+        let table = prefaulted(table, length, memory);
         self.collector(GarbageCollector::X, [table, table], memory)
     }
 
@@ -196,6 +196,6 @@ impl ZFields {
         // share/gc/z/zGenerationId.hpp.
         let ((length, young), (of_old, old)) = (table_of(0)?, table_of(1)?);
         let is_plausible = length == of_old && length != 0 && length <= MAX_GRANULES;
-        is_plausible.then(|| [young, old].map(|table| touched(table, length, memory)))
+        is_plausible.then(|| [young, old].map(|table| prefaulted(table, length, memory)))
     }
 }

@@ -63,10 +63,10 @@ pub struct KlassWord {
 }
 
 impl HeapFields {
-    /// `None` for a JVM that doesn't say enough.
+    /// Finds the fields; `None` for a JVM that doesn't say enough.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let offset = |names: &[&'static str]| lookup.maybe(names).ok().flatten().map(u64::from);
-        let address = |names: &[&'static str]| names.iter().find_map(|name| lookup.maybe_address(name));
+        let offset = |names: &[&'static str]| lookup.optional_offset(names).map(u64::from);
+        let address = |names: &[&'static str]| names.iter().find_map(|name| lookup.optional_address(name));
         let narrow = |what: &str| match what {
             "base" => address(&[
                 "CompressedKlassPointers::_base",

@@ -78,7 +78,7 @@ impl ThreadNameLayout {
 }
 
 impl ThreadObjects {
-    /// `references`: how this JVM's are followed.
+    /// Makes a reader of the objects of threads. `references`: how this JVM's are followed.
     pub fn new(names: ThreadNameLayout, references: BlockerLayout, heap: HeapLayout) -> Self {
         Self { names, references, heap, klasses: KlassReader::default() }
     }

@@ -79,10 +79,10 @@ enum MethodEntries {
 }
 
 impl CallFields {
-    /// `None` for a JVM that doesn't say.
+    /// Finds the fields; `None` for a JVM that doesn't say.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let offset = |name| lookup.maybe(&[name]).ok().flatten();
-        let size = |name| lookup.size(name).ok().map(u64::from);
+        let offset = |name| lookup.optional_offset(&[name]);
+        let size = |name| lookup.size_of(name).ok().map(u64::from);
         let entries = match offset("ConstantPoolCache::_resolved_method_entries") {
             Some(at) => MethodEntries::Array {
                 at: at.into(),

@@ -66,8 +66,8 @@ pub fn class_name(internal: &str) -> String {
     name
 }
 
-/// Hidden classes end in `+0x` and an address (JDK 15 and later), unsafe anonymous ones in `/0x`
-/// and an address or `/` and a hash.
+/// Returns a class's name without its end that differs in each JVM. Hidden classes end in `+0x` and
+/// an address (JDK 15 and later), unsafe anonymous ones in `/0x` and an address or `/` and a hash.
 fn without_address(name: &str) -> &str {
     let Some(at) = name.rfind(['+', '/']) else { return name };
     let suffix = &name[at + 1..];

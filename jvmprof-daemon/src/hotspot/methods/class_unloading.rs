@@ -33,10 +33,10 @@ pub(crate) struct ClassUnloads {
 }
 
 impl ClassUnloads {
-    /// Returns true if what has just been read is what was there when it was sampled, as far as the
-    /// JVM's `count` says, which was read behind it, at
-    /// `read_ns`. A JVM that doesn't count is believed.
-    pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: ReadTimes, read_ns: u64) -> bool {
+    /// Returns true if methods that have just been read are those of the sample's time, as far as
+    /// the JVM's `count` says, which was read behind them, at `read_ns`. A JVM that doesn't count
+    /// is believed.
+    pub(crate) fn are_methods_as_sampled(&self, count: Option<u64>, times: ReadTimes, read_ns: u64) -> bool {
         let Some(count) = count else { return true };
         if self.count.swap(count, Ordering::Relaxed) != count {
             self.since_ns.store(read_ns, Ordering::Relaxed);
@@ -56,7 +56,7 @@ mod tests {
         let unloads = ClassUnloads::default();
         let at = |count: u64, sampled_ms: u64, now_ms: u64| {
             let times = ReadTimes { sampled_ns: sampled_ms * 1_000_000, now_ns: now_ms * 1_000_000 };
-            unloads.is_as_sampled(Some(count), times, times.now_ns)
+            unloads.are_methods_as_sampled(Some(count), times, times.now_ns)
         };
         assert!(at(0, 0, 500), "a JVM that starts has unloaded none");
         assert!(!at(3, 500, 600), "three since");
@@ -64,7 +64,7 @@ mod tests {
         assert!(at(3, 600, 900));
         assert!(!at(3, 599, 900), "nobody knows whether it was before or behind");
         assert!(!at(4, 900, 1_000));
-        assert!(unloads.is_as_sampled(None, ReadTimes { sampled_ns: 0, now_ns: 1 << 40 }, 1 << 40));
+        assert!(unloads.are_methods_as_sampled(None, ReadTimes { sampled_ns: 0, now_ns: 1 << 40 }, 1 << 40));
     }
 
     #[test]
@@ -72,9 +72,12 @@ mod tests {
         let unloads = ClassUnloads::default();
         let times = |sampled_ns: u64, now_ns: u64| ReadTimes { sampled_ns, now_ns };
         let read_ns = 3 * SOON_NS;
-        assert!(!unloads.is_as_sampled(Some(1), times(0, 2 * SOON_NS), read_ns));
+        assert!(!unloads.are_methods_as_sampled(Some(1), times(0, 2 * SOON_NS), read_ns));
         let between = times(5 * SOON_NS / 2, 9 * SOON_NS);
-        assert!(!unloads.is_as_sampled(Some(1), between, 9 * SOON_NS), "unloaded before or behind it");
-        assert!(unloads.is_as_sampled(Some(1), times(read_ns, 9 * SOON_NS), 9 * SOON_NS));
+        assert!(
+            !unloads.are_methods_as_sampled(Some(1), between, 9 * SOON_NS),
+            "unloaded before or behind it"
+        );
+        assert!(unloads.are_methods_as_sampled(Some(1), times(read_ns, 9 * SOON_NS), 9 * SOON_NS));
     }
 }

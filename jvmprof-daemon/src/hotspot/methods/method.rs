@@ -82,13 +82,13 @@ impl MethodFields {
         layout: &JvmLayout,
         encoding: Unsigned5Encoding,
     ) -> Result<Self, HotspotError> {
-        let one = |name| lookup.one(name).map(usize::from);
-        let pool_source = lookup.maybe(&["ConstantPool::_source_file_name_index"])?.map(usize::from);
+        let one = |name| lookup.offset_of(name).map(usize::from);
+        let pool_source = lookup.find_offset(&["ConstantPool::_source_file_name_index"])?.map(usize::from);
         let klass_source = match pool_source {
             Some(_) => None,
             None => Some(one("InstanceKlass::_source_file_name_index")?),
         };
-        let klass_constants = lookup.one("InstanceKlass::_constants")?;
+        let klass_constants = lookup.offset_of("InstanceKlass::_constants")?;
         let klass_end = usize::from(layout.klass_name).max(klass_source.unwrap_or(0));
         let constants =
             ["ConstMethodFlags::_misc_has_linenumber_table", "ConstMethod::_has_linenumber_table"];
@@ -97,15 +97,15 @@ impl MethodFields {
         let has_lines = u8::try_from(has_lines).ok().filter(|bit| bit.is_power_of_two());
         let has_lines = has_lines.ok_or(HotspotError::Implausible { what: constants[0], value: 0 })?;
         Ok(Self {
-            method_bytes: lookup.size("Method")?.into(),
+            method_bytes: lookup.size_of("Method")?.into(),
             method_flags: one("Method::_access_flags")?,
             replaced: replaced(lookup)?,
             const_bytes: layout.const_bytes.into(),
             const_size: one("ConstMethod::_constMethod_size")?,
-            const_flags: lookup.any(&["ConstMethod::_flags._flags", "ConstMethod::_flags"])?.into(),
+            const_flags: lookup.offset_of_any(&["ConstMethod::_flags._flags", "ConstMethod::_flags"])?.into(),
             const_names: usize::from(layout.const_code_size),
             has_lines,
-            pool_bytes: lookup.size("ConstantPool")?.into(),
+            pool_bytes: lookup.size_of("ConstantPool")?.into(),
             pool_tags: one("ConstantPool::_tags")?,
             pool_length: one("ConstantPool::_length")?,
             pool_source,
@@ -126,12 +126,12 @@ fn replaced(lookup: FieldLookup<'_>) -> Result<Option<(usize, u32)>, HotspotErro
     const IS_OLD: u32 = 1 << 2;
     let bit = lookup.0.int("JVM_ACC_IS_OLD").map(i32::cast_unsigned).filter(|bit| bit.is_power_of_two());
     if let Some(bit) = bit {
-        return Ok(Some((lookup.one("Method::_access_flags")?.into(), bit)));
+        return Ok(Some((lookup.offset_of("Method::_access_flags")?.into(), bit)));
     }
     // Access flags, vtable index, these flags, and the intrinsic's id follow each other; since JDK
     // 25 the index comes first.
-    let flags = lookup.one("Method::_access_flags")?;
-    let intrinsic = lookup.maybe(&["Method::_intrinsic_id"])?;
+    let flags = lookup.offset_of("Method::_access_flags")?;
+    let intrinsic = lookup.find_offset(&["Method::_intrinsic_id"])?;
     let is_behind = |id: &u16| matches!(id.wrapping_sub(flags), 8 | 12);
     Ok(intrinsic.filter(is_behind).map(|id| (usize::from(id) - 4, IS_OLD)))
 }
@@ -267,9 +267,9 @@ pub(crate) fn identify(
     readings.into_iter().map(|reading| reading.and_then(identity)).collect()
 }
 
-/// `java/lang/invoke/MethodHandle`, by its length and its last eight bytes. Its
-/// intrinsics are made with pools of their own (openjdk src/hotspot/share/oops/method.cpp,
-/// `make_method_handle_intrinsic`), and it is never unloaded.
+/// Returns true for the class `java/lang/invoke/MethodHandle`, by its length and its last eight
+/// bytes. Its intrinsics are made with pools of their own (openjdk
+/// src/hotspot/share/oops/method.cpp, `make_method_handle_intrinsic`), and it is never unloaded.
 fn is_method_handle(reading: &MethodReads, layout: &JvmLayout) -> bool {
     const NAME: &[u8; 29] = b"java/lang/invoke/MethodHandle";
     let last = reading.class_symbol.wrapping_add(u64::from(layout.symbol_body)).wrapping_add(21);

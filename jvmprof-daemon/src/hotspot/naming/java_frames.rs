@@ -189,7 +189,7 @@ impl<M: ProcessMemory> Hotspot<M> {
                     continue;
                 }
             };
-            match self.recalled(cache, &debug, &scopes) {
+            match self.cached_methods(cache, &debug, &scopes) {
                 Some(known) => answers[index] = Some(compiled_frames(&scopes, &debug, &known)),
                 None => _ = pending.insert(index, UnresolvedFrame::Compiled { id, debug, scopes }),
             }
@@ -260,21 +260,21 @@ impl<M: ProcessMemory> Hotspot<M> {
         chain.ok_or(NamingError::DebugInfo)
     }
 
-    /// The methods of these scopes, if they were read when the nmethod was sampled first: nothing
-    /// has to be read then. The nmethod was alive when the sample was taken, and its methods are
-    /// what they were as long as it is.
-    fn recalled(
+    /// Returns the methods of these scopes, if they were read when the nmethod was sampled first:
+    /// nothing has to be read then. The nmethod was alive when the sample was taken, and its
+    /// methods are what they were as long as it is.
+    fn cached_methods(
         &self,
         cache: &JavaCache,
         debug: &NmethodDebugInfo,
         scopes: &[(ScopeDesc, Avma)],
     ) -> Option<Methods> {
-        let recall = |method: Avma| {
+        let cached = |method: Avma| {
             let check = debug.method_check(method)?;
             let info = cache.methods.get(&MethodKey { jvm: self.key, method, check })?;
             Some((method, Ok((check, info))))
         };
-        scopes.iter().map(|(_, method)| recall(*method)).collect()
+        scopes.iter().map(|(_, method)| cached(*method)).collect()
     }
 
     /// Reads the methods that the pending requests need, and answers them.
@@ -302,7 +302,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         methods.dedup();
         let (known, too_late) = self.methods(cache, &methods, times);
         // Debug information that was read earlier says nothing of methods that are read now.
-        let alive = self.still_alive(cache, &pending);
+        let alive = self.check_nmethods(cache, &pending);
         for (index, request) in pending {
             let frames = match request {
                 UnresolvedFrame::Compiled { id, scopes, debug, .. } => match alive.get(&id) {
@@ -333,9 +333,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
     }
 
-    /// Checks that the nmethods of pending requests are still what they were. Those that are are
-    /// remembered.
-    fn still_alive(
+    /// Checks that the nmethods of pending requests are still what they were. Those that are, are
+    /// cached.
+    fn check_nmethods(
         &self,
         cache: &JavaCache,
         pending: &BTreeMap<usize, UnresolvedFrame>,
@@ -362,7 +362,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 
     /// Returns the methods that are at these addresses now, with their names. What is new is read,
-    /// checked and remembered; unless classes were unloaded since the sample was taken: those
+    /// checked and cached; unless classes were unloaded since the sample was taken: those
     /// methods are given, too.
     fn methods(&self, cache: &JavaCache, methods: &[Avma], times: ReadTimes) -> (Methods, BTreeSet<Avma>) {
         let layout = &self.jvm.layout;
@@ -391,7 +391,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         let mut after = identify_again(&readings, layout, &self.memory).into_iter();
         let unloaded = self.unloaded_classes.and_then(|counter| self.memory.read_u64(counter));
         let read_ns = if times == ReadTimes::STOPPED { 0 } else { monotonic_ns() };
-        let is_sure = self.unloads.is_as_sampled(unloaded, times, read_ns);
+        let is_sure = self.unloads.are_methods_as_sampled(unloaded, times, read_ns);
         let mut too_late = BTreeSet::new();
         for ((method, identity), described) in before.into_iter().zip(described) {
             let found = described.and_then(|(_, info)| {

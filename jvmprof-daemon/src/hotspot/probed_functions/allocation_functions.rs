@@ -6,10 +6,9 @@ use std::path::Path;
 use memchr::memmem::find_iter;
 use object::elf;
 
-use super::{FunctionsError, file_offset};
+use super::{FunctionsError, debug_file_of, file_offset, parse};
 use crate::hotspot::vmstructs::symtab_variables::{find_addresses, symtab};
-use crate::native::byte_source::{ByteSource, RegularFile};
-use crate::native::debug_files::DebugFileLocator;
+use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfFile;
 use crate::native::elf::section_chunks::for_each_chunk;
 use crate::native::open_file::open_regular;
@@ -41,13 +40,12 @@ pub fn find_allocation_functions(
     downloads: Option<&Path>,
 ) -> Result<AllocationFunctions, FunctionsError> {
     let opened = open_regular(file).map_err(|_| FunctionsError::Unreadable)?;
-    let source = RegularFile::new(&opened).map_err(|_| FunctionsError::Unreadable)?;
-    let own = ElfFile::parse(source).map_err(|_| FunctionsError::Unreadable)?;
+    let own = parse(&opened)?;
     let found = match find_symbols(&own) {
         Ok(found) => found,
         Err(error) => find_in_debug_file(&own, downloads).unwrap_or(Err(error))?,
     };
-    let offset = |address| file_offset(&own, address).map(|offset| offset.0);
+    let offset = |address| file_offset(&own, address);
     let [in_new_tlab, outside_tlab] = found.reports.map(offset);
     let (Some(in_new_tlab), Some(outside_tlab)) = (in_new_tlab, outside_tlab) else {
         return Err(FunctionsError::Unreadable);
@@ -67,11 +65,8 @@ fn find_in_debug_file<S: ByteSource>(
     own: &ElfFile<S>,
     downloads: Option<&Path>,
 ) -> Option<Result<FunctionAddresses, FunctionsError>> {
-    let downloads = downloads.map(Path::to_owned);
-    let locator = DebugFileLocator { process_root: None, host: true, downloads };
-    let debug = locator.by_build_id(own.build_id()?)?;
-    let parsed = ElfFile::parse(RegularFile::new(&debug.file).ok()?).ok()?;
-    let found = find_symbols(&parsed);
+    let debug = debug_file_of(own, downloads)?;
+    let found = find_symbols(&parse(&debug.file).ok()?);
     debug.check_unchanged().is_ok().then_some(found)
 }
 

@@ -4,7 +4,11 @@
 mod allocation_functions;
 mod pause_symbols;
 
-use crate::native::byte_source::ByteSource;
+use std::fs::File;
+use std::path::Path;
+
+use crate::native::byte_source::{ByteSource, RegularFile};
+use crate::native::debug_files::{DebugFile, DebugFileLocator};
 use crate::native::elf::ElfFile;
 use crate::types::{BuildId, FileOffset, Svma};
 pub use allocation_functions::find_allocation_functions;
@@ -40,4 +44,19 @@ fn file_offset<S: ByteSource>(file: &ElfFile<S>, address: Svma) -> Option<FileOf
         let within = address.0.checked_sub(segment.address.0)?;
         (segment.executable && within < segment.file_size).then(|| FileOffset(segment.offset.0 + within))
     })
+}
+
+/// Parses a libjvm that is open.
+fn parse(file: &File) -> Result<ElfFile<RegularFile<'_>>, FunctionsError> {
+    let source = RegularFile::new(file).map_err(|_| FunctionsError::Unreadable)?;
+    ElfFile::parse(source).map_err(|_| FunctionsError::Unreadable)
+}
+
+/// Returns the debug file with the build id of `own`. It is one of the host, or was fetched to the
+/// folder `downloads`: what a container says of a file that others map, too, would put breakpoints
+/// into their code.
+fn debug_file_of<S: ByteSource>(own: &ElfFile<S>, downloads: Option<&Path>) -> Option<DebugFile> {
+    let downloads = downloads.map(Path::to_owned);
+    let locator = DebugFileLocator { process_root: None, host: true, downloads };
+    locator.by_build_id(own.build_id()?)
 }

@@ -11,11 +11,10 @@ use object::LittleEndian as Le;
 use object::elf::{self, Sym64};
 use object::pod;
 
-use super::{FunctionsError, file_offset};
+use super::{FunctionsError, debug_file_of, file_offset, parse};
 use crate::hotspot::vmstructs::exported_symbols::Image;
 use crate::hotspot::vmstructs::symtab_variables::symtab;
-use crate::native::byte_source::{ByteSource, RegularFile};
-use crate::native::debug_files::DebugFileLocator;
+use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfFile;
 use crate::native::elf::section_chunks::for_each_chunk;
 use crate::native::open_file::open_regular;
@@ -112,11 +111,10 @@ impl OperationNames {
 /// Returns why they can't be found.
 pub fn find_pause_symbols(file: &Path, downloads: Option<&Path>) -> Result<PauseSymbols, FunctionsError> {
     let opened = open_regular(file).map_err(|_| FunctionsError::Unreadable)?;
-    let source = RegularFile::new(&opened).map_err(|_| FunctionsError::Unreadable)?;
-    let own = ElfFile::parse(source).map_err(|_| FunctionsError::Unreadable)?;
+    let own = parse(&opened)?;
     let found = find_symbols(&own).or_else(|| find_in_debug_file(&own, downloads));
     let found = found.ok_or(FunctionsError::NoSymbols(own.build_id()))?;
-    let [begin, reached, end] = found.functions.map(|address| file_offset(&own, address).map(|at| at.0));
+    let [begin, reached, end] = found.functions.map(|address| file_offset(&own, address));
     let (Some(begin), Some(reached), Some(end)) = (begin, reached, end) else {
         return Err(FunctionsError::Unreadable);
     };
@@ -154,11 +152,8 @@ fn find_in_debug_file<S: ByteSource>(
     own: &ElfFile<S>,
     downloads: Option<&Path>,
 ) -> Option<PauseSymbolAddresses> {
-    let downloads = downloads.map(Path::to_owned);
-    let locator = DebugFileLocator { process_root: None, host: true, downloads };
-    let debug = locator.by_build_id(own.build_id()?)?;
-    let parsed = ElfFile::parse(RegularFile::new(&debug.file).ok()?).ok()?;
-    let found = find_symbols(&parsed)?;
+    let debug = debug_file_of(own, downloads)?;
+    let found = find_symbols(&parse(&debug.file).ok()?)?;
     debug.check_unchanged().is_ok().then_some(found)
 }
 

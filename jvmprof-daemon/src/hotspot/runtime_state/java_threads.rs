@@ -56,23 +56,23 @@ enum ThreadListFields {
 
 impl ThreadFields {
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
-        let list = match lookup.maybe_address("ThreadsSMRSupport::_java_thread_list") {
+        let list = match lookup.optional_address("ThreadsSMRSupport::_java_thread_list") {
             Some(list) => ThreadListFields::Array {
                 list,
-                length: lookup.one("ThreadsList::_length")?,
-                threads: lookup.one("ThreadsList::_threads")?,
+                length: lookup.offset_of("ThreadsList::_length")?,
+                threads: lookup.offset_of("ThreadsList::_threads")?,
             },
             None => ThreadListFields::Linked {
                 first: lookup.address("Threads::_thread_list")?,
-                next: lookup.one("JavaThread::_next")?,
+                next: lookup.offset_of("JavaThread::_next")?,
             },
         };
         let state = |name: &&'static str| Some((lookup.0.int(name)?, name.trim_start_matches("_thread_")));
         Ok(Self {
             list,
-            osthread: lookup.any(&["JavaThread::_osthread", "Thread::_osthread"])?,
-            thread_id: lookup.one("OSThread::_thread_id")?,
-            state: lookup.one("JavaThread::_thread_state")?,
+            osthread: lookup.offset_of_any(&["JavaThread::_osthread", "Thread::_osthread"])?,
+            thread_id: lookup.offset_of("OSThread::_thread_id")?,
+            state: lookup.offset_of("JavaThread::_thread_state")?,
             states: STATES.iter().filter_map(state).collect(),
         })
     }

@@ -54,7 +54,7 @@ pub struct OwnerThread {
     /// A virtual thread runs on it; `None` if that can't be told.
     pub is_virtual: Option<bool>,
     /// The `JavaThread`.
-    pub address: u64,
+    pub address: Avma,
     /// Its stack: the lowest address, and the one after it.
     stack: [u64; 2],
     id: Option<u64>,
@@ -62,7 +62,7 @@ pub struct OwnerThread {
 
 impl OwnerFields {
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let offset = |names: &[&'static str]| lookup.maybe(names).ok().flatten();
+        let offset = |names: &[&'static str]| lookup.optional_offset(names);
         let own = offset(&["JavaThread::_threadObj"]);
         let lock_stack = || {
             let stack = offset(&["JavaThread::_lock_stack"])?;
@@ -86,7 +86,7 @@ impl OwnerFields {
 
     /// Returns true if the thread's `JavaThread` is still its own.
     pub fn is_still(&self, thread: &OwnerThread, memory: &impl ProcessMemory) -> bool {
-        self.threads.tid_of(Avma(thread.address), memory) == Some(thread.tid)
+        self.threads.tid_of(thread.address, memory) == Some(thread.tid)
     }
 
     /// Returns the owners of monitors that don't say it, as others would: the threads that have the
@@ -138,7 +138,7 @@ impl OwnerFields {
             Some(OwnerThread {
                 tid: thread.tid,
                 is_virtual: is_platform.map(|is_platform| !is_platform),
-                address: thread.address.0,
+                address: thread.address,
                 stack: [base.saturating_sub(size), base],
                 id,
             })
@@ -153,7 +153,7 @@ impl LockStackFields {
             let slots = (0..LOCK_STACK_SLOTS).map(|slot| u64::from(self.base) + slot * 8);
             let offsets = std::iter::once(u64::from(self.top)).chain(slots);
             let address = thread.address;
-            offsets.map(move |offset| Avma(address.wrapping_add(offset))).collect::<Vec<_>>()
+            offsets.map(move |offset| address.wrapping_add(offset)).collect::<Vec<_>>()
         };
         let words = memory.read_words(&threads.iter().flat_map(places).collect::<Vec<_>>());
         let mut owners = HashMap::new();
@@ -162,7 +162,7 @@ impl LockStackFields {
             // The end of what is used, from the thread's begin.
             let used = (top & 0xffff_ffff).saturating_sub(self.base.into()) / 8;
             let objects = slots.iter().take(used as usize).filter_map(|slot| *slot);
-            owners.extend(objects.map(|object| (object, thread.id.unwrap_or(thread.address))));
+            owners.extend(objects.map(|object| (object, thread.id.unwrap_or(thread.address.0))));
         }
         owners
     }
@@ -194,7 +194,7 @@ fn is_same(collector: &GarbageCollector, one: u64, other: u64, memory: &impl Pro
 pub fn monitor_owner(owner: u64, threads: &[OwnerThread]) -> Option<&OwnerThread> {
     let is_it = |thread: &&OwnerThread| match thread.id {
         Some(id) => id == owner,
-        None => thread.address == owner || (thread.stack[0]..thread.stack[1]).contains(&owner),
+        None => thread.address.0 == owner || (thread.stack[0]..thread.stack[1]).contains(&owner),
     };
     threads.iter().filter(|_| is_owner(owner)).find(is_it)
 }
@@ -221,7 +221,8 @@ mod tests {
 
     const fn thread(tid: u32, id: Option<u64>) -> OwnerThread {
         let address = 0x1000 * tid as u64;
-        OwnerThread { tid, is_virtual: Some(false), address, stack: [address + 0x100, address + 0x200], id }
+        let stack = [address + 0x100, address + 0x200];
+        OwnerThread { tid, is_virtual: Some(false), address: Avma(address), stack, id }
     }
 
     #[test]

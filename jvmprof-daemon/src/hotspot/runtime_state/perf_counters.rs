@@ -125,7 +125,7 @@ pub(crate) struct PerfFields {
 
 impl PerfFields {
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
-        let one = |name| lookup.one(name).map(usize::from);
+        let one = |name| lookup.offset_of(name).map(usize::from);
         Ok(Self {
             start: lookup.address("PerfMemory::_start")?,
             top: lookup.address("PerfMemory::_top")?,

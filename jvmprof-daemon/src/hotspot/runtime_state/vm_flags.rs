@@ -86,17 +86,17 @@ const TYPES: [&str; 10] =
 
 impl FlagFields {
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
-        let new = lookup.maybe_address("JVMFlag::flags").is_some();
+        let new = lookup.optional_address("JVMFlag::flags").is_some();
         let name = |new_name, old_name| if new { new_name } else { old_name };
         let kind = name("JVMFlag::_type", "VmFlag::_type");
         Ok(Self {
             table: lookup.address(name("JVMFlag::flags", "VmFlag::flags"))?,
             count: lookup.address(name("JVMFlag::numFlags", "VmFlag::numFlags"))?,
-            bytes: lookup.size(name("JVMFlag", "VmFlag"))?.into(),
-            name: lookup.one(name("JVMFlag::_name", "VmFlag::_name"))?.into(),
-            address: lookup.one(name("JVMFlag::_addr", "VmFlag::_addr"))?.into(),
-            flags: lookup.one(name("JVMFlag::_flags", "VmFlag::_flags"))?.into(),
-            kind: lookup.one(kind)?.into(),
+            bytes: lookup.size_of(name("JVMFlag", "VmFlag"))?.into(),
+            name: lookup.offset_of(name("JVMFlag::_name", "VmFlag::_name"))?.into(),
+            address: lookup.offset_of(name("JVMFlag::_addr", "VmFlag::_addr"))?.into(),
+            flags: lookup.offset_of(name("JVMFlag::_flags", "VmFlag::_flags"))?.into(),
+            kind: lookup.offset_of(kind)?.into(),
             numbered: lookup.0.field(kind).is_some_and(|field| &*field.type_name == "int"),
         })
     }

@@ -88,15 +88,15 @@ impl AnalysesOnDisk {
         analyses
     }
 
-    /// Returns what [`Self::keep`] takes.
+    /// Returns what [`Self::store`] takes.
     pub(super) fn encode(analyses: &AnalysisCache) -> Vec<u8> {
         let pieces = analyses.pieces().filter_map(|(key, piece)| to_stored(key, piece)).collect();
         StoredPieces { pieces }.encode_to_vec()
     }
 
-    /// Keeps analyses for the next run.
-    pub(super) fn keep(&self, encoded: &[u8]) {
-        self.0.keep(NAME, encoded);
+    /// Stores analyses for the next run.
+    pub(super) fn store(&self, encoded: &[u8]) {
+        self.0.store(NAME, encoded);
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(fields.len(), 1);
         let shape = Arc::new(PieceShape::new(START, CODE.len(), &spans, &name));
         let mut analyses = AnalysisCache::new(hash_key);
-        analyses.remember((START, &CODE, BlobKind::Stub), &name, fields, &shape);
+        analyses.insert_shape((START, &CODE, BlobKind::Stub), &name, fields, &shape);
         (analyses, shape, name)
     }
 
@@ -173,7 +173,7 @@ mod tests {
         let open = || AnalysesOnDisk(ChecksummedCache::with_key(scratch.path(), ENDING, secret, 7));
         let (analyses, shape, name) = analyzed(secret);
         assert!(open().load().find(START, &CODE, BlobKind::Stub, &name).is_none(), "nothing is kept yet");
-        open().keep(&AnalysesOnDisk::encode(&analyses));
+        open().store(&AnalysesOnDisk::encode(&analyses));
         let again = open().load();
         let mut elsewhere = CODE;
         elsewhere[2] = 9;

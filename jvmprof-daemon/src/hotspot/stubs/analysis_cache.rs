@@ -90,9 +90,9 @@ impl AnalysisCache {
         alike.iter().find(|known| known.is(bytes, self.hash_key)).map(|known| Arc::clone(&known.shape))
     }
 
-    /// Remembers what was made of code, whose instructions have these fields. Returns false if it
+    /// Inserts the analysis of code whose instructions have these fields. Returns false if it
     /// isn't kept.
-    pub(super) fn remember(
+    pub(super) fn insert_shape(
         &mut self,
         (start, bytes, kind): (Avma, &[u8], BlobKind),
         name: &Arc<str>,
@@ -178,7 +178,7 @@ mod tests {
         let (spans, fields) = analyze_piece(bytes, BASE, BlobKind::Stub, &[]);
         let shape = Arc::new(PieceShape::new(BASE, bytes.len(), &spans, &name));
         let mut known = AnalysisCache::default();
-        known.remember((BASE, bytes, BlobKind::Stub), &name, fields, &shape);
+        known.insert_shape((BASE, bytes, BlobKind::Stub), &name, fields, &shape);
         (known, shape, name)
     }
 
@@ -207,14 +207,14 @@ mod tests {
         for number in 0..2 * (MAX_KNOWN / PER_PIECE) {
             bytes.resize(32 + number / 8, 0);
             bytes[0] = number as u8;
-            known.remember((BASE, &bytes, BlobKind::Stub), &name, Vec::new(), &shape);
+            known.insert_shape((BASE, &bytes, BlobKind::Stub), &name, Vec::new(), &shape);
             let pieces: usize = known.pieces.values().map(Vec::len).sum();
             assert!(known.size <= MAX_KNOWN && pieces <= MAX_KNOWN / PER_PIECE);
         }
         assert!(known.find(BASE, &bytes, BlobKind::Stub, &name).is_some(), "the last one");
         for number in 0..=2 * MAX_ALIKE {
             bytes[0] = number as u8;
-            known.remember((BASE, &bytes, BlobKind::Stub), &name, Vec::new(), &shape);
+            known.insert_shape((BASE, &bytes, BlobKind::Stub), &name, Vec::new(), &shape);
         }
         assert!(known.pieces.values().all(|alike| alike.len() <= MAX_ALIKE));
     }

@@ -52,7 +52,7 @@ impl BlobKind {
         Self::Continuations,
     ];
 
-    /// Data lies between pieces of code.
+    /// Returns true if data lies between pieces of code.
     pub(super) fn has_tables(self) -> bool {
         self == Self::StubRoutines
     }

@@ -31,7 +31,7 @@ use self::machine_code::instruction_effects::ImplicitEffects;
 use self::machine_code::relocatable_fields::RelocatableField;
 pub use self::native_code::analyze_native;
 pub(crate) use self::stub_rows::PieceShapes;
-pub use self::stub_rows::{Coverage, StubRows};
+pub use self::stub_rows::{RowCoverage, StubRows};
 use crate::types::Avma;
 
 /// From `start` to the next span's start the same row holds; `None`: nothing is known there.
@@ -85,7 +85,7 @@ fn explore_functions(flow: &mut ControlFlow<'_>) {
     }
 }
 
-/// Code that no known entry leads to is entered where it begins.
+/// Explores the code that no known entry leads to as if it were entered where it begins.
 fn explore_rest(flow: &mut ControlFlow<'_>, base: Avma, kind: BlobKind) {
     let mut from = 0;
     while let Some(at) = flow.next_undecoded(from) {

@@ -31,8 +31,8 @@ pub(super) struct SpanStart {
 pub(super) const NO_ROW: u32 = u32::MAX;
 
 impl PieceShape {
-    /// `bytes`: less than 4 GiB: a code cache has 2 GiB at most. `spans`: what [`super::analyze`]
-    /// gives.
+    /// Makes the shape of code that begins at `start`. `bytes`: less than 4 GiB: a code cache has 2
+    /// GiB at most. `spans`: what [`super::analyze`] gives.
     pub(super) fn new(start: Avma, bytes: usize, spans: &[RowSpan], name: &Arc<str>) -> Self {
         let mut rows = Vec::new();
         let mut number = |row: Row| {

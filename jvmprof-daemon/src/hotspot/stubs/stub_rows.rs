@@ -58,12 +58,12 @@ impl PieceShapes {
         }
         let (spans, fields) = analyze_piece(bytes, start, kind, &[]);
         let shape = all.shapes.share(Arc::new(PieceShape::new(start, bytes.len(), &spans, name)));
-        all.is_new |= known.remember((start, bytes, kind), name, fields, &shape);
+        all.is_new |= known.insert_shape((start, bytes, kind), name, fields, &shape);
         shape
     }
 
     /// Writes what was analysed since the last time to disk, in the background.
-    pub(crate) fn keep_new(&self) {
+    pub(crate) fn store_new(&self) {
         let Some(on_disk) = &self.on_disk else { return };
         let mut writer = lock(&self.writer);
         if writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
@@ -77,7 +77,7 @@ impl PieceShapes {
             AnalysesOnDisk::encode(state.known.get_or_insert_default())
         };
         let on_disk = Arc::clone(on_disk);
-        let write = move || on_disk.keep(&encoded);
+        let write = move || on_disk.store(&encoded);
         match thread::Builder::new().name("stub-analyses".to_owned()).spawn(write) {
             Ok(started) => *writer = Some(started),
             Err(error) => tracing::debug!(%error, "no thread to write analyses of stubs to disk"),
@@ -90,7 +90,7 @@ impl Drop for PieceShapes {
         let wait = || lock(&self.writer).take().map(JoinHandle::join);
         // A write that is under way lacks what was analysed since.
         wait();
-        self.keep_new();
+        self.store_new();
         wait();
     }
 }
@@ -119,7 +119,7 @@ fn code_of(blobs: &[StubBlob]) -> impl Iterator<Item = PieceCode<'_>> {
 
 /// The share of a JVM's generated code that has rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Coverage {
+pub struct RowCoverage {
     /// Bytes of code, tables and padding within it included.
     pub code_bytes: u64,
     /// Bytes of it that have a row.
@@ -168,7 +168,8 @@ impl StubRows {
         self.take(code_of(blobs), kept)
     }
 
-    /// `pieces`: those that stay. `code`: of the others.
+    /// Takes other pieces, and returns true if any has changed. `pieces`: those that stay. `code`:
+    /// of the others.
     fn take<'a>(&mut self, code: impl Iterator<Item = PieceCode<'a>>, mut pieces: Vec<CodePiece>) -> bool {
         let mut changed = false;
         for (code, kind, name, bytes) in code {
@@ -250,8 +251,8 @@ impl StubRows {
         all
     }
 
-    pub fn coverage(&self) -> Coverage {
-        let mut sum = Coverage { spans: self.spans().len(), ..Coverage::default() };
+    pub fn coverage(&self) -> RowCoverage {
+        let mut sum = RowCoverage { spans: self.spans().len(), ..RowCoverage::default() };
         for piece in &self.pieces {
             sum.code_bytes += u64::from(piece.shape.bytes);
             sum.covered_bytes += u64::from(piece.shape.covered_bytes);
@@ -270,8 +271,8 @@ impl CodePiece {
     }
 }
 
-/// Vtable stubs and the like are added to their blob as the program runs, and have the same row
-/// whatever they are.
+/// Returns a checksum of a piece. Vtable stubs and the like are added to their blob as the program
+/// runs, and have the same row whatever they are.
 fn check(kind: BlobKind, bytes: &[u8]) -> u64 {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     match kind {
@@ -301,7 +302,6 @@ mod tests {
             kind: None,
             code,
             bytes: 64 + bytes.len() as u64,
-            frame_size_words: 0,
         };
         StubBlob { blob, bytes: bytes.into() }
     }
@@ -324,7 +324,7 @@ mod tests {
         assert_ne!(rows.row(Avma(0x1001)), rows.row(Avma(0x1000)));
         assert_eq!(rows.row(Avma(0x1003)), None);
         assert!(rows.row(Avma(0x2005)).is_some());
-        assert_eq!(rows.coverage(), Coverage { code_bytes: 5, covered_bytes: 5, spans: 6 });
+        assert_eq!(rows.coverage(), RowCoverage { code_bytes: 5, covered_bytes: 5, spans: 6 });
         let spans = rows.spans();
         assert!(spans.iter().all(|span| rows.row(span.start) == span.row), "{spans:?}");
         let stub = blob("g1_pre_barrier_slow", 0x1000, &[0x55, 0x5d, 0xc3]);

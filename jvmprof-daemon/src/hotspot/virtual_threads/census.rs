@@ -18,7 +18,7 @@ use super::census_error::VirtualThreadsError;
 use super::census_fields::{CensusFields, CensusLayout};
 use super::frozen_stack::FrozenStack;
 use super::heap_reader::HeapReader;
-use super::thread_sets::{Members, members};
+use super::thread_sets::{SetMembers, members};
 use crate::hotspot::code_cache::unsigned5::Unsigned5Encoding;
 use crate::hotspot::java_heap::{HeapLayout, KlassReader};
 use crate::hotspot::process_memory::ProcessMemory;
@@ -134,8 +134,32 @@ fn census<M: ProcessMemory>(
     heap.set_deadline(Instant::now() + times.sets);
     let collections = fields.collections(heap.memory).ok_or(VirtualThreadsError::NoSet)?;
     let states = state_names(heap, layout);
+    let (mut threads, waiting) = count_by_state(heap, layout, effort, &states)?;
+    let stacks = waiting_stacks(heap, layout, &states, &waiting, effort, times.stacks);
+    let now = fields.collections(heap.memory);
+    if !now.is_some_and(|now| now.has_moved_nothing_since(collections)) {
+        return Err(VirtualThreadsError::Collected);
+    }
+    // The stacks stand for all that wait: those that aren't chosen, and those that have gone on.
+    let taken: f64 = stacks.iter().map(|stack| stack.threads).sum();
+    let scale = if taken > 0.0 { threads.waiting / taken } else { 0.0 };
+    threads.stacks =
+        stacks.into_iter().map(|stack| WaitingStack { threads: stack.threads * scale, ..stack }).collect();
+    Ok(threads)
+}
+
+/// A virtual thread's object, and how many threads it stands for.
+type WeighedThread = (Avma, f64);
+
+/// Counts the members of the sets of virtual threads by their states. Returns those that wait, too.
+fn count_by_state<M: ProcessMemory>(
+    heap: &HeapReader<'_, M>,
+    layout: &CensusLayout,
+    effort: Effort,
+    states: &HashMap<i32, &'static str>,
+) -> Result<(VirtualThreads, Vec<WeighedThread>), VirtualThreadsError> {
     let objects = match members(heap, layout, effort.buckets) {
-        Ok(Members { objects }) => objects,
+        Ok(SetMembers { objects }) => objects,
         Err(_) if heap.is_late() => return Err(VirtualThreadsError::Slow),
         Err(_) if heap.take_unresolved() > 0 => return Err(VirtualThreadsError::Moving),
         Err(error) => return Err(error),
@@ -167,30 +191,32 @@ fn census<M: ProcessMemory>(
         let is_late = heap.is_late();
         return Err(if is_late { VirtualThreadsError::Slow } else { VirtualThreadsError::Moving });
     }
-    let until = Instant::now() + times.stacks;
-    // Of a stack what can't be told, or isn't known in time, loses that stack only.
+    Ok((threads, waiting))
+}
+
+/// Returns stacks of threads that wait: of many a part, chosen by chance, for `limit` at most. What
+/// can't be told of a stack, or isn't known in time, loses that stack only.
+fn waiting_stacks<M: ProcessMemory>(
+    heap: &HeapReader<'_, M>,
+    layout: &CensusLayout,
+    states: &HashMap<i32, &'static str>,
+    waiting: &[WeighedThread],
+    effort: Effort,
+    limit: Duration,
+) -> Vec<WaitingStack> {
+    let until = Instant::now() + limit;
     heap.set_deadline(until);
     let chosen = index::sample(&mut rand::rng(), waiting.len(), waiting.len().min(effort.stacks));
     let mut klasses = KlassReader::default();
-    let stacks: Vec<WaitingStack> = chosen
+    chosen
         .into_iter()
         .take_while(|_| Instant::now() < until)
         .filter_map(|index| {
             let (thread, weight) = waiting[index];
-            let stack = waiting_stack(heap, layout, &states, &mut klasses, thread)?;
+            let stack = waiting_stack(heap, layout, states, &mut klasses, thread)?;
             Some(WaitingStack { threads: weight, ..stack })
         })
-        .collect();
-    let now = fields.collections(heap.memory);
-    if !now.is_some_and(|now| now.have_stood_still_since(collections)) {
-        return Err(VirtualThreadsError::Collected);
-    }
-    // The stacks stand for all that wait: those that aren't chosen, and those that have gone on.
-    let taken: f64 = stacks.iter().map(|stack| stack.threads).sum();
-    let scale = if taken > 0.0 { threads.waiting / taken } else { 0.0 };
-    threads.stacks =
-        stacks.into_iter().map(|stack| WaitingStack { threads: stack.threads * scale, ..stack }).collect();
-    Ok(threads)
+        .collect()
 }
 
 /// Returns the names of states by their numbers, which differ between JDKs.

@@ -114,16 +114,16 @@ const STATES: [&str; 19] = [
 impl CensusFields {
     /// `None` for JVMs without virtual threads, and for those that don't say enough.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let offset = |names: &[&'static str]| lookup.maybe(names).ok().flatten().map(u64::from);
+        let offset = |names: &[&'static str]| lookup.optional_offset(names).map(u64::from);
         Some(Self {
             object_class: lookup
-                .maybe_address("vmClasses::_klasses[static_cast<int>(vmClassID::Object_klass_knum)]")?,
+                .optional_address("vmClasses::_klasses[static_cast<int>(vmClassID::Object_klass_knum)]")?,
             loader: offset(&["Klass::_class_loader_data"])?,
             first_class: offset(&["ClassLoaderData::_klasses"])?,
             next_class: offset(&["Klass::_next_link"])?,
             mirror: offset(&["Klass::_java_mirror"])?,
             lists: FieldLists::new(lookup)?,
-            collected_heap: lookup.maybe_address("Universe::_collectedHeap")?,
+            collected_heap: lookup.optional_address("Universe::_collectedHeap")?,
             total_collections: offset(&["CollectedHeap::_total_collections"])?,
             is_collecting: offset(&["CollectedHeap::_is_stw_gc_active", "CollectedHeap::_is_gc_active"])?,
         })
@@ -229,8 +229,8 @@ impl CensusFields {
 }
 
 impl Collections {
-    /// Returns true if objects lay still from the earlier reading until this one.
-    pub(super) fn have_stood_still_since(self, earlier: Self) -> bool {
+    /// Returns true if no object was moved from the earlier reading until this one.
+    pub(super) fn has_moved_nothing_since(self, earlier: Self) -> bool {
         self == earlier && !self.is_running
     }
 }

@@ -41,7 +41,7 @@ struct Fields {
 
 impl FieldLists {
     pub(super) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let offset = |name| lookup.maybe(&[name]).ok().flatten().map(u64::from);
+        let offset = |name| lookup.optional_offset(&[name]).map(u64::from);
         let bit = |name: &str| {
             let bit = lookup.0.int(&format!("FieldInfo::FieldFlags::_ff_{name}"))?;
             1u32.checked_shl(u32::try_from(bit).ok()?)
@@ -49,7 +49,7 @@ impl FieldLists {
         Some(Self {
             fields: offset("InstanceKlass::_fieldinfo_stream")?,
             constants: offset("InstanceKlass::_constants")?,
-            pool_bytes: lookup.size("ConstantPool").ok()?.into(),
+            pool_bytes: lookup.size_of("ConstantPool").ok()?.into(),
             optional: FieldFlagBits {
                 initialized: bit("initialized")?,
                 injected: bit("injected")?,

@@ -8,11 +8,11 @@ use jvmprof_common::jvm::{GarbageCollector, Jvm};
 use jvmprof_common::rows::Row;
 use jvmprof_common::unwind::Memory;
 use jvmprof_common::unwind::hotspot::HotspotTarget;
-use jvmprof_common::unwind::hotspot::code_blobs::{HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES};
-use jvmprof_common::unwind::hotspot::compiled::instructions::{CODE_BYTES, CODE_WORDS, LoadedCode};
+use jvmprof_common::unwind::hotspot::compiled::instructions::LoadedCode;
 use jvmprof_common::unwind::hotspot::continuation::load_barriers::{UNRESOLVED, load_reference};
 
 use crate::hotspot::java_heap::HeapLayout;
+use crate::hotspot::loaded_pieces::LoadedPieces;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::types::Avma;
 
@@ -144,12 +144,7 @@ impl<'a, M: ProcessMemory> HeapReader<'a, M> {
     }
 
     pub(super) fn target(&self) -> HeapTarget<'a, M> {
-        HeapTarget {
-            memory: self.memory,
-            piece: (Avma(0), Vec::new()),
-            header: [0; HEADER_WORDS],
-            code: [0; CODE_WORDS],
-        }
+        HeapTarget { memory: self.memory, piece: (Avma(0), Vec::new()), loaded: LoadedPieces::NONE }
     }
 }
 
@@ -159,23 +154,13 @@ pub(super) struct HeapTarget<'a, M> {
     memory: &'a M,
     /// A copy of a piece, by which most reads are answered.
     piece: (Avma, Vec<u8>),
-    header: [u64; HEADER_WORDS],
-    code: [u64; CODE_WORDS],
+    loaded: LoadedPieces,
 }
 
 impl<M: ProcessMemory> HeapTarget<'_, M> {
     /// Answers reads from this copy from now on, as far as it goes: an address and its bytes.
     pub(super) fn use_copy(&mut self, piece: (Avma, Vec<u8>)) {
         self.piece = piece;
-    }
-
-    fn read_array<const N: usize>(&self, address: Avma, bytes: usize) -> Option<[u64; N]> {
-        let buffer = self.memory.read_bytes(address, bytes)?;
-        let mut words = [0; N];
-        for (word, chunk) in words.iter_mut().zip(buffer.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*chunk);
-        }
-        Some(words)
     }
 }
 
@@ -200,24 +185,19 @@ impl<M: ProcessMemory> HotspotTarget for HeapTarget<'_, M> {
     }
 
     fn load_header(&mut self, address: Avma) -> bool {
-        let whole = self.read_array(address, HEADER_BYTES);
-        let read = whole.or_else(|| self.read_array(address, SHORT_HEADER_BYTES));
-        self.header = read.unwrap_or(self.header);
-        read.is_some()
+        self.loaded.load_header(self.memory, address)
     }
 
     fn header_word(&self, index: usize) -> u64 {
-        self.header[index % HEADER_WORDS]
+        self.loaded.header_word(index)
     }
 
     fn load_code(&mut self, address: Avma) -> bool {
-        let read = self.read_array(address, CODE_BYTES);
-        self.code = read.unwrap_or(self.code);
-        read.is_some()
+        self.loaded.load_code(self.memory, address)
     }
 
     fn code(&self) -> &LoadedCode {
-        &self.code
+        self.loaded.code()
     }
 
     // Stubs have no frames of their own among frozen ones but those of fixed size.

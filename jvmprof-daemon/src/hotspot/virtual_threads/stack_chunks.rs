@@ -52,16 +52,15 @@ struct Class {
 impl ChunkFields {
     /// `None` for JVMs without virtual threads, and for those that don't say enough.
     pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
-        let address = |names: [&'static str; 2]| names.iter().find_map(|name| lookup.maybe_address(name));
-        let offset = |name| lookup.maybe(&[name]).ok().flatten().map(u64::from);
+        let address = |names: [&'static str; 2]| names.iter().find_map(|name| lookup.optional_address(name));
+        let offset = |name| lookup.optional_offset(&[name]).map(u64::from);
         Some(Self {
             classes: lookup
-                .maybe_address("vmClasses::_klasses[static_cast<int>(vmClassID::Object_klass_knum)]")?,
+                .optional_address("vmClasses::_klasses[static_cast<int>(vmClassID::Object_klass_knum)]")?,
             layout_helper: offset("Klass::_layout_helper")?,
             lists: FieldLists::new(lookup)?,
             oop_klass: lookup
-                .maybe(&["oopDesc::_metadata._compressed_klass", "oopDesc::_compressed_klass"])
-                .ok()??,
+                .optional_offset(&["oopDesc::_metadata._compressed_klass", "oopDesc::_compressed_klass"])?,
             mark_klass_shift: lookup.0.long("markWord::klass_shift"),
             klass_coding: Coding {
                 base: address([

@@ -31,7 +31,7 @@ const MORE_OBJECTS: usize = 1024;
 
 /// Objects that are in a set, and how many each stands for.
 #[derive(Debug, Default)]
-pub(super) struct Members {
+pub(super) struct SetMembers {
     pub(super) objects: Vec<(Avma, f64)>,
 }
 
@@ -44,8 +44,8 @@ pub(super) fn members<M: ProcessMemory>(
     heap: &HeapReader<'_, M>,
     layout: &CensusLayout,
     buckets: usize,
-) -> Result<Members, VirtualThreadsError> {
-    let mut all = Members::default();
+) -> Result<SetMembers, VirtualThreadsError> {
+    let mut all = SetMembers::default();
     let mut left = MAX_OBJECTS;
     let mut seen = HashSet::new();
     let root = layout.root_set.ok_or(VirtualThreadsError::Untracked)?;

@@ -11,7 +11,7 @@ use object::elf::{DT_GNU_HASH, DT_HASH, DT_STRTAB, DT_SYMTAB, ELFMAG, PT_DYNAMIC
 
 use crate::hotspot::process_memory::{MAX_READ, ProcessMemory, field};
 use crate::process::procfs::{self, ProcfsError};
-use crate::types::Avma;
+use crate::types::{Avma, LoadBias, Svma};
 
 /// Bytes of file header and program headers that are read: linkers put both at the file's start.
 const HEADER_BYTES: usize = 64 + 56 * 16;
@@ -27,22 +27,21 @@ pub struct Image(pub Avma);
 /// The dynamic symbol tables of one image.
 #[derive(Clone, Copy, Debug)]
 struct DynamicSymbols {
-    /// The difference of runtime and stated addresses: nothing for an executable that isn't
-    /// relocatable.
-    bias: u64,
+    /// Zero for an executable that isn't relocatable.
+    bias: LoadBias,
     hash: HashSection,
-    symbols: u64,
-    strings: u64,
+    symbols: Avma,
+    strings: Avma,
     /// First address behind the image's last segment.
-    end: u64,
+    end: Avma,
 }
 
 /// The exported symbols of an image.
 #[derive(Debug)]
-pub(crate) struct Exports {
+pub(crate) struct ExportedSymbols {
     pub(crate) image: Image,
     /// All memory of the image.
-    pub(crate) memory: Range<u64>,
+    pub(crate) memory: Range<Avma>,
     pub(crate) addresses: BTreeMap<&'static str, Avma>,
 }
 
@@ -50,8 +49,8 @@ pub(crate) struct Exports {
 /// often only the other.
 #[derive(Clone, Copy, Debug)]
 enum HashSection {
-    Gnu(u64),
-    SysV(u64),
+    Gnu(Avma),
+    SysV(Avma),
 }
 
 /// The first of `images` that exports `name`, and the addresses of those of `names` that it
@@ -61,7 +60,7 @@ pub(crate) fn find_exports(
     name: &str,
     names: &[&'static str],
     memory: &impl ProcessMemory,
-) -> Option<Exports> {
+) -> Option<ExportedSymbols> {
     let dynamics = read_dynamics(images, memory);
     // Most files are ruled out by one word of their hash tables' filters, for all files in two
     // calls.
@@ -71,7 +70,7 @@ pub(crate) fn find_exports(
         .find(|(_, dynamic, table)| table.lookup(name, dynamic, memory).is_some())?;
     let address = |name: &&'static str| Some((*name, table.lookup(name, &dynamic, memory)?));
     let addresses = names.iter().filter_map(address).collect();
-    Some(Exports { image, memory: image.0.0..dynamic.end, addresses })
+    Some(ExportedSymbols { image, memory: image.0..dynamic.end, addresses })
 }
 
 fn read_dynamics(images: &[Image], memory: &impl ProcessMemory) -> Vec<(Image, DynamicSymbols)> {
@@ -93,12 +92,11 @@ fn read_dynamics(images: &[Image], memory: &impl ProcessMemory) -> Vec<(Image, D
 
 /// The parts of file header and program headers that are needed.
 struct ElfHeaders {
-    /// The difference of runtime and stated addresses.
-    bias: u64,
+    bias: LoadBias,
     /// `PT_DYNAMIC`.
     dynamic: (Avma, usize),
     /// First address behind the last segment.
-    end: u64,
+    end: Avma,
 }
 
 impl ElfHeaders {
@@ -107,21 +105,21 @@ impl ElfHeaders {
         if header.get(..4)? != ELFMAG || field::u16(header, 18)? != 62 || field::u16(header, 54)? != 56 {
             return None;
         }
-        let bias = if shared_object { base.0 } else { 0 };
+        let bias = LoadBias(if shared_object { base.0 } else { 0 });
         let programs = usize::try_from(field::u64(header, 32)?).ok()?;
         let count = usize::from(field::u16(header, 56)?).min(HEADER_BYTES / 56);
-        let (mut dynamic, mut end) = (None, base.0);
+        let (mut dynamic, mut end) = (None, base);
         for index in 0..count {
             let Some(program) = programs.checked_add(index * 56).and_then(|at| header.get(at..)) else {
                 break;
             };
-            let address = bias.checked_add(field::u64(program, 16)?)?;
+            let address = Avma(bias.0.checked_add(field::u64(program, 16)?)?);
             let size = field::u64(program, 40)?;
             match field::u32(program, 0)? {
                 kind if kind == PT_DYNAMIC.0 => {
-                    dynamic = Some((Avma(address), size.min(MAX_DYNAMIC) as usize));
+                    dynamic = Some((address, size.min(MAX_DYNAMIC) as usize));
                 }
-                kind if kind == PT_LOAD.0 => end = end.max(address.checked_add(size)?),
+                kind if kind == PT_LOAD.0 => end = end.max(Avma(address.0.checked_add(size)?)),
                 _ => {}
             }
         }
@@ -131,30 +129,29 @@ impl ElfHeaders {
 
 fn parse_dynamic(header: &ElfHeaders, section: &[u8]) -> Option<DynamicSymbols> {
     let ElfHeaders { bias, end, .. } = *header;
-    let (mut gnu, mut sysv, mut symbols, mut strings) = (0, 0, 0, 0);
+    let (mut gnu, mut sysv, mut symbols, mut strings) = (None, None, None, None);
     for entry in section.chunks_exact(16) {
         let (tag, value) = (field::u64(entry, 0)?, field::u64(entry, 8)?);
         // glibc adds the load address in place, musl leaves the file's own address.
-        let address = if value < bias { bias.wrapping_add(value) } else { value };
+        let address = if value < bias.0 { bias.avma(Svma(value)) } else { Avma(value) };
         match i64::try_from(tag) {
             Ok(0) => break,
-            Ok(tag) if tag == DT_GNU_HASH.0 => gnu = address,
-            Ok(tag) if tag == DT_HASH.0 => sysv = address,
-            Ok(tag) if tag == DT_SYMTAB.0 => symbols = address,
-            Ok(tag) if tag == DT_STRTAB.0 => strings = address,
+            Ok(tag) if tag == DT_GNU_HASH.0 => gnu = Some(address),
+            Ok(tag) if tag == DT_HASH.0 => sysv = Some(address),
+            Ok(tag) if tag == DT_SYMTAB.0 => symbols = Some(address),
+            Ok(tag) if tag == DT_STRTAB.0 => strings = Some(address),
             _ => {}
         }
     }
-    let hash = if gnu != 0 { HashSection::Gnu(gnu) } else { HashSection::SysV(sysv) };
-    let whole = (gnu != 0 || sysv != 0) && symbols != 0 && strings != 0;
-    whole.then_some(DynamicSymbols { bias, hash, symbols, strings, end })
+    let hash = gnu.map(HashSection::Gnu).or_else(|| sysv.map(HashSection::SysV))?;
+    Some(DynamicSymbols { bias, hash, symbols: symbols?, strings: strings?, end })
 }
 
 /// A hash table's header.
 #[derive(Clone, Copy, Debug)]
 enum HashTable {
-    Gnu { buckets: u32, first_symbol: u32, filter_words: u32, filter_shift: u32, filter: u64 },
-    SysV { buckets: u32, chains: u32, start: u64 },
+    Gnu { buckets: u32, first_symbol: u32, filter_words: u32, filter_shift: u32, filter: Avma },
+    SysV { buckets: u32, chains: u32, start: Avma },
 }
 
 fn hash_tables(
@@ -162,8 +159,8 @@ fn hash_tables(
     memory: &impl ProcessMemory,
 ) -> Vec<(Image, DynamicSymbols, HashTable)> {
     let place = |dynamic: &DynamicSymbols| match dynamic.hash {
-        HashSection::Gnu(at) => (Avma(at), 16),
-        HashSection::SysV(at) => (Avma(at), 8),
+        HashSection::Gnu(at) => (at, 16),
+        HashSection::SysV(at) => (at, 8),
     };
     let places: Vec<(Avma, usize)> = dynamics.iter().map(|(_, dynamic)| place(dynamic)).collect();
     let headers = memory.read_ranges(&places);
@@ -185,9 +182,9 @@ impl HashTable {
                 first_symbol: word(1)?,
                 filter_words: word(2).filter(|words| *words != 0)?,
                 filter_shift: word(3)?,
-                filter: at.checked_add(16)?,
+                filter: at.wrapping_add(16),
             },
-            HashSection::SysV(at) => Self::SysV { buckets, chains: word(1)?, start: at.checked_add(8)? },
+            HashSection::SysV(at) => Self::SysV { buckets, chains: word(1)?, start: at.wrapping_add(8) },
         })
     }
 
@@ -195,9 +192,7 @@ impl HashTable {
         let Self::Gnu { filter_words, filter_shift, filter, .. } = *self else { return true };
         let hash = gnu_hash(name);
         let index = u64::from((hash / 64) % filter_words);
-        let Some(word) = filter.checked_add(index * 8).and_then(|at| memory.read_u64(Avma(at))) else {
-            return false;
-        };
+        let Some(word) = memory.read_u64(filter.wrapping_add(index * 8)) else { return false };
         let second = hash.checked_shr(filter_shift).unwrap_or(0);
         let mask = (1u64 << (hash % 64)) | (1u64 << (second % 64));
         word & mask == mask
@@ -207,8 +202,8 @@ impl HashTable {
         match *self {
             Self::Gnu { buckets, first_symbol, filter_words, filter, .. } => {
                 let hash = gnu_hash(name);
-                let start = filter.checked_add(u64::from(filter_words) * 8)?;
-                let chains = start.checked_add(u64::from(buckets) * 4)?;
+                let start = filter.wrapping_add(u64::from(filter_words) * 8);
+                let chains = start.wrapping_add(u64::from(buckets) * 4);
                 let mut symbol = word(start, hash % buckets, memory)?;
                 for _ in 0..MAX_CHAIN {
                     let link = word(chains, symbol.checked_sub(first_symbol)?, memory)?;
@@ -225,7 +220,7 @@ impl HashTable {
                 None
             }
             Self::SysV { buckets, chains, start } => {
-                let links = start.checked_add(u64::from(buckets) * 4)?;
+                let links = start.wrapping_add(u64::from(buckets) * 4);
                 let mut symbol = word(start, sysv_hash(name) % buckets, memory)?;
                 for _ in 0..MAX_CHAIN {
                     if symbol == 0 || symbol >= chains {
@@ -243,9 +238,9 @@ impl HashTable {
 }
 
 /// The `index`th 32-bit word of a table.
-fn word(table: u64, index: u32, memory: &impl ProcessMemory) -> Option<u32> {
+fn word(table: Avma, index: u32, memory: &impl ProcessMemory) -> Option<u32> {
     let mut bytes = [0; 4];
-    let at = Avma(table.checked_add(u64::from(index) * 4)?);
+    let at = table.wrapping_add(u64::from(index) * 4);
     memory.read_into(at, &mut bytes).then(|| u32::from_le_bytes(bytes))
 }
 
@@ -256,14 +251,14 @@ fn symbol_if_named(
     dynamic: &DynamicSymbols,
     memory: &impl ProcessMemory,
 ) -> Option<Avma> {
-    let symbol = memory.read_bytes(Avma(dynamic.symbols.checked_add(u64::from(index) * 24)?), 24)?;
-    let at = dynamic.strings.checked_add(u64::from(field::u32(&symbol, 0)?))?;
+    let symbol = memory.read_bytes(dynamic.symbols.wrapping_add(u64::from(index) * 24), 24)?;
+    let at = dynamic.strings.wrapping_add(u64::from(field::u32(&symbol, 0)?));
     debug_assert!(name.len() < MAX_READ, "names are ours");
-    let text = memory.read_bytes(Avma(at), name.len() + 1)?;
+    let text = memory.read_bytes(at, name.len() + 1)?;
     let same = text.split_last() == Some((&0, name.as_bytes()));
     let defined = field::u16(&symbol, 6)? != 0;
-    let value = field::u64(&symbol, 8)?;
-    (same && defined).then(|| Avma(dynamic.bias.wrapping_add(value)))
+    let value = Svma(field::u64(&symbol, 8)?);
+    (same && defined).then(|| dynamic.bias.avma(value))
 }
 
 /// The hash function of the gABI's chapter "Hash Table".
@@ -299,7 +294,7 @@ mod tests {
         let found = find_exports(&images, "malloc_usable_size", &["malloc_usable_size", "no such"], &memory)
             .expect("libc exports it");
         let expected = libc::malloc_usable_size as *const () as u64;
-        assert!(found.memory.contains(&expected));
+        assert!(found.memory.contains(&Avma(expected)));
         assert_eq!(found.addresses.into_iter().collect::<Vec<_>>(), [("malloc_usable_size", Avma(expected))]);
         assert!(find_exports(&images, "gHotSpotVMStructs", &[], &memory).is_none());
     }

@@ -15,8 +15,11 @@ const MAX_OFFSET: u64 = 4096;
 pub(crate) struct FieldLookup<'v>(pub(crate) &'v VmStructs);
 
 impl FieldLookup<'_> {
-    /// The offset of the first of these fields that the JVM has.
-    pub(crate) fn maybe(&self, names: &[&'static str]) -> Result<Option<u16>, HotspotError> {
+    /// Returns the offset of the first of these fields that the JVM has, if it has one.
+    ///
+    /// # Errors
+    /// The offset is implausible.
+    pub(crate) fn find_offset(&self, names: &[&'static str]) -> Result<Option<u16>, HotspotError> {
         let Some((name, offset)) = names.iter().find_map(|name| Some((*name, self.0.offset(name)?))) else {
             return Ok(None);
         };
@@ -26,20 +29,27 @@ impl FieldLookup<'_> {
         Ok(Some(offset as u16))
     }
 
-    pub(crate) fn any(&self, names: &[&'static str]) -> Result<u16, HotspotError> {
-        self.maybe(names)?.ok_or_else(|| HotspotError::Missing(names.join(" or ")))
+    /// Returns the same where a JVM with implausible offsets is as one without the field.
+    pub(crate) fn optional_offset(&self, names: &[&'static str]) -> Option<u16> {
+        self.find_offset(names).ok().flatten()
     }
 
-    pub(crate) fn one(&self, name: &'static str) -> Result<u16, HotspotError> {
-        self.any(&[name])
+    /// Returns the offset of the first of these fields that the JVM has; one of them is needed.
+    pub(crate) fn offset_of_any(&self, names: &[&'static str]) -> Result<u16, HotspotError> {
+        self.find_offset(names)?.ok_or_else(|| HotspotError::Missing(names.join(" or ")))
     }
 
-    pub(crate) fn or_none(&self, names: &[&'static str]) -> Result<u16, HotspotError> {
-        Ok(self.maybe(names)?.unwrap_or(NO_FIELD))
+    pub(crate) fn offset_of(&self, name: &'static str) -> Result<u16, HotspotError> {
+        self.offset_of_any(&[name])
     }
 
-    /// `sizeof` of a type.
-    pub(crate) fn size(&self, name: &'static str) -> Result<u16, HotspotError> {
+    /// Returns the offset of the first of these fields that the JVM has, else [`NO_FIELD`].
+    pub(crate) fn offset_or_none(&self, names: &[&'static str]) -> Result<u16, HotspotError> {
+        Ok(self.find_offset(names)?.unwrap_or(NO_FIELD))
+    }
+
+    /// Returns a type's `sizeof`.
+    pub(crate) fn size_of(&self, name: &'static str) -> Result<u16, HotspotError> {
         let size = self.0.size_of(name).ok_or_else(|| HotspotError::Missing(format!("sizeof({name})")))?;
         if size == 0 || size > MAX_OFFSET {
             return Err(HotspotError::Implausible { what: name, value: size });
@@ -48,10 +58,10 @@ impl FieldLookup<'_> {
     }
 
     pub(crate) fn address(&self, name: &'static str) -> Result<Avma, HotspotError> {
-        self.maybe_address(name).ok_or_else(|| HotspotError::Missing(name.to_owned()))
+        self.optional_address(name).ok_or_else(|| HotspotError::Missing(name.to_owned()))
     }
 
-    pub(crate) fn maybe_address(&self, name: &'static str) -> Option<Avma> {
+    pub(crate) fn optional_address(&self, name: &'static str) -> Option<Avma> {
         self.0.address(name).filter(|address| address.0 != 0)
     }
 
@@ -60,25 +70,25 @@ impl FieldLookup<'_> {
     }
 }
 
-/// The part of the layout that the kernel program needs, too.
+/// Returns the part of the layout that the kernel program needs, too.
 ///
 /// # Errors
 /// What the JVM doesn't say or what can't be.
-pub(crate) fn common(lookup: FieldLookup<'_>) -> Result<JvmLayout, HotspotError> {
-    let blob_kind = lookup.or_none(&["CodeBlob::_kind"])?;
+pub(crate) fn jvm_layout(lookup: FieldLookup<'_>) -> Result<JvmLayout, HotspotError> {
+    let blob_kind = lookup.offset_or_none(&["CodeBlob::_kind"])?;
     let frame_complete = "CodeBlob::_frame_complete_offset";
     let narrow = lookup.0.field(frame_complete).is_some_and(|field| field.type_name.starts_with("int16"));
     let mut layout = JvmLayout {
-        heap_block_bytes: lookup.size("HeapBlock")?,
-        block_used: lookup.one("HeapBlock::_header")? + lookup.one("HeapBlock::Header::_used")?,
-        blob_name: lookup.one("CodeBlob::_name")?,
+        heap_block_bytes: lookup.size_of("HeapBlock")?,
+        block_used: lookup.offset_of("HeapBlock::_header")? + lookup.offset_of("HeapBlock::Header::_used")?,
+        blob_name: lookup.offset_of("CodeBlob::_name")?,
         blob_kind,
         nmethod_kind: nmethod_kind(lookup, blob_kind)?,
-        blob_code_begin: lookup.any(&["CodeBlob::_code_begin", "CodeBlob::_code_offset"])?,
+        blob_code_begin: lookup.offset_of_any(&["CodeBlob::_code_begin", "CodeBlob::_code_offset"])?,
         code_is_offset: u16::from(!lookup.has("CodeBlob::_code_begin")),
-        blob_frame_complete: lookup.one(frame_complete)?,
+        blob_frame_complete: lookup.offset_of(frame_complete)?,
         frame_complete_bytes: if narrow { 2 } else { 4 },
-        blob_frame_size: lookup.one("CodeBlob::_frame_size")?,
+        blob_frame_size: lookup.offset_of("CodeBlob::_frame_size")?,
         ..JvmLayout::default()
     };
     nmethod(&mut layout, lookup)?;
@@ -101,23 +111,23 @@ fn nmethod_kind(lookup: FieldLookup<'_>, blob_kind: u16) -> Result<u16, HotspotE
 
 fn nmethod(layout: &mut JvmLayout, lookup: FieldLookup<'_>) -> Result<(), HotspotError> {
     layout.nmethod_verified_entry =
-        lookup.any(&["nmethod::_verified_entry_point", "nmethod::_verified_entry_offset"])?;
+        lookup.offset_of_any(&["nmethod::_verified_entry_point", "nmethod::_verified_entry_offset"])?;
     layout.entry_is_offset = u16::from(!lookup.has("nmethod::_verified_entry_point"));
-    layout.nmethod_compile_id = lookup.one("nmethod::_compile_id")?;
-    layout.nmethod_entry_bci = lookup.one("nmethod::_entry_bci")?;
-    layout.nmethod_level = lookup.one("nmethod::_comp_level")?;
-    layout.nmethod_orig_pc = lookup.one("nmethod::_orig_pc_offset")?;
+    layout.nmethod_compile_id = lookup.offset_of("nmethod::_compile_id")?;
+    layout.nmethod_entry_bci = lookup.offset_of("nmethod::_entry_bci")?;
+    layout.nmethod_level = lookup.offset_of("nmethod::_comp_level")?;
+    layout.nmethod_orig_pc = lookup.offset_of("nmethod::_orig_pc_offset")?;
     // Addresses in JDK 9-22 (share/code/compiledMethod.hpp), else offsets from the blob's begin:
     // nmethod.hpp `deopt_handler_begin`. JDK 26 and later have one handler for both kinds of call.
     let address = "CompiledMethod::_deopt_handler_begin";
     layout.deopt_is_offset = u16::from(!lookup.has(address));
-    layout.nmethod_deopt = lookup.any(&[
+    layout.nmethod_deopt = lookup.offset_of_any(&[
         address,
         "nmethod::_deoptimize_offset",
         "nmethod::_deopt_handler_offset",
         "nmethod::_deopt_handler_entry_offset",
     ])?;
-    layout.nmethod_deopt_mh = lookup.or_none(&[
+    layout.nmethod_deopt_mh = lookup.offset_or_none(&[
         "CompiledMethod::_deopt_mh_handler_begin",
         "nmethod::_deoptimize_mh_offset",
         "nmethod::_deopt_mh_handler_offset",
@@ -126,22 +136,22 @@ fn nmethod(layout: &mut JvmLayout, lookup: FieldLookup<'_>) -> Result<(), Hotspo
 }
 
 fn metadata(layout: &mut JvmLayout, lookup: FieldLookup<'_>) -> Result<(), HotspotError> {
-    layout.method_const = lookup.one("Method::_constMethod")?;
-    layout.const_constants = lookup.one("ConstMethod::_constants")?;
-    layout.const_code_size = lookup.one("ConstMethod::_code_size")?;
+    layout.method_const = lookup.offset_of("Method::_constMethod")?;
+    layout.const_constants = lookup.offset_of("ConstMethod::_constants")?;
+    layout.const_code_size = lookup.offset_of("ConstMethod::_code_size")?;
     let followers =
         ["ConstMethod::_name_index", "ConstMethod::_signature_index", "ConstMethod::_method_idnum"];
     for (index, follower) in followers.into_iter().enumerate() {
-        let offset = lookup.one(follower)?;
+        let offset = lookup.offset_of(follower)?;
         if usize::from(offset) != usize::from(layout.const_code_size) + 2 * (index + 1) {
             return Err(HotspotError::Implausible { what: follower, value: u64::from(offset) });
         }
     }
-    layout.const_bytes = lookup.size("ConstMethod")?;
-    layout.pool_holder = lookup.one("ConstantPool::_pool_holder")?;
-    layout.klass_name = lookup.one("Klass::_name")?;
-    layout.symbol_length = lookup.one("Symbol::_length")?;
-    layout.symbol_body = lookup.any(&["Symbol::_body", "Symbol::_body[0]"])?;
+    layout.const_bytes = lookup.size_of("ConstMethod")?;
+    layout.pool_holder = lookup.offset_of("ConstantPool::_pool_holder")?;
+    layout.klass_name = lookup.offset_of("Klass::_name")?;
+    layout.symbol_length = lookup.offset_of("Symbol::_length")?;
+    layout.symbol_body = lookup.offset_of_any(&["Symbol::_body", "Symbol::_body[0]"])?;
     // JDK 9 put the class mirror into interpreted frames: share/cpu/x86/frame_x86.hpp,
     // `interpreter_frame_bcp_offset`. It is also the first with several code heaps.
     layout.interpreter_bcp_slot = if lookup.has("CodeCache::_heaps") { 8 } else { 7 };
@@ -149,10 +159,10 @@ fn metadata(layout: &mut JvmLayout, lookup: FieldLookup<'_>) -> Result<(), Hotsp
 }
 
 fn continuation(layout: &mut JvmLayout, lookup: FieldLookup<'_>) -> Result<(), HotspotError> {
-    layout.thread_cont_entry = lookup.or_none(&["JavaThread::_cont_entry"])?;
+    layout.thread_cont_entry = lookup.offset_or_none(&["JavaThread::_cont_entry"])?;
     layout.cont_entry_bytes = match lookup.0.size_of("ContinuationEntry") {
         // share/runtime/continuationEntry.hpp, `size()`: up to a multiple of two words.
-        Some(_) => lookup.size("ContinuationEntry")?.next_multiple_of(16),
+        Some(_) => lookup.size_of("ContinuationEntry")?.next_multiple_of(16),
         None => NO_FIELD,
     };
     Ok(())

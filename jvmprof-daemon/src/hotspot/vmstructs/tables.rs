@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use super::exported_symbols::{Exports, Image, find_exports};
+use super::exported_symbols::{ExportedSymbols, Image, find_exports};
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::types::Avma;
@@ -125,11 +125,11 @@ impl VmStructs {
 struct Tables {
     values: BTreeMap<&'static str, u64>,
     /// The JVM's own memory: where its tables and their strings are.
-    image: Range<u64>,
+    image: Range<Avma>,
 }
 
 impl Tables {
-    fn read(exports: &Exports, memory: &impl ProcessMemory) -> Result<Self, HotspotError> {
+    fn read(exports: &ExportedSymbols, memory: &impl ProcessMemory) -> Result<Self, HotspotError> {
         let at: Vec<Avma> = exports.addresses.values().copied().collect();
         let values = memory.read_words(&at);
         let names = exports.addresses.keys().zip(values);
@@ -205,7 +205,7 @@ impl Tables {
         let (start, entry) = (self.get(start)?, self.get(stride)?);
         // Before its relocation a pointer leads elsewhere, and JDK 8 computes the sizes of entries
         // even later.
-        if !self.image.contains(&start) || entry == 0 {
+        if !self.image.contains(&Avma(start)) || entry == 0 {
             return Err(HotspotError::NotReady("its tables aren't relocated"));
         }
         if !entry.is_multiple_of(8) || entry > MAX_STRIDE {
@@ -272,8 +272,8 @@ impl Tables {
         };
         let rows: Vec<StructRow> = bytes.chunks_exact(*stride as usize).filter_map(row).collect();
         // The loader fills in the pointers last.
-        let elsewhere =
-            |row: &StructRow| !self.image.contains(&row.type_name) || !self.image.contains(&row.field_name);
+        let is_outside = |address: u64| !self.image.contains(&Avma(address));
+        let elsewhere = |row: &StructRow| is_outside(row.type_name) || is_outside(row.field_name);
         if rows.is_empty() || rows.iter().any(elsewhere) {
             return Err(HotspotError::NotReady("its tables aren't relocated"));
         }

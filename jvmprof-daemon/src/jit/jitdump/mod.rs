@@ -96,7 +96,7 @@ pub struct JitDumpCounters {
 #[derive(Debug, Default)]
 struct PendingRecords {
     /// Source lines by the code's address.
-    lines: HashMap<u64, CodeLines>,
+    lines: HashMap<Avma, CodeLines>,
     /// Unwinding information of the next code.
     eh_frame: Option<Box<[u8]>>,
 }
@@ -404,13 +404,13 @@ fn apply_record(
 /// Compiles the unwinding information of code.
 fn compile_rows(
     eh_frame: Option<Box<[u8]>>,
-    address: u64,
+    address: Avma,
     size: u32,
     counters: &mut JitDumpCounters,
 ) -> Option<Arc<CodeUnwindRows>> {
     // Writers record an empty one if there is none.
     let eh_frame = eh_frame.filter(|bytes| !bytes.is_empty())?;
-    let rows = CodeUnwindRows::compile(&eh_frame, address, size).map(Arc::new);
+    let rows = CodeUnwindRows::compile(&eh_frame, address.0, size).map(Arc::new);
     counters.unwinding += u64::from(rows.is_some());
     counters.unusable_unwinding += u64::from(rows.is_none());
     rows

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::jit::code_unwind_rows::MAX_EH_FRAME;
 use crate::jit::name_formats::printable;
 use crate::jit::timeline::CodeLines;
+use crate::types::Avma;
 
 /// Bytes of the file's header that are used.
 pub(super) const HEADER_BYTES: usize = 40;
@@ -97,7 +98,7 @@ impl JitdumpRecordHeader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JitDumpRecord {
     Load {
-        address: u64,
+        address: Avma,
         size: u32,
         name: String,
         /// The name is longer than allowed.
@@ -105,17 +106,17 @@ pub(super) enum JitDumpRecord {
     },
     /// Code without a name, or code that was moved from impossible addresses.
     UnnamedCode {
-        address: u64,
+        address: Avma,
         size: u32,
     },
     Move {
-        from: u64,
-        to: u64,
+        from: Avma,
+        to: Avma,
         size: u32,
     },
     /// Lines of the code that will be loaded at `address`.
     Lines {
-        address: u64,
+        address: Avma,
         lines: CodeLines,
     },
     /// The `.eh_frame` of the code that will be loaded; empty if it has none.
@@ -178,7 +179,7 @@ pub(super) fn record(id: u32, body: &[u8], order: ByteOrder, max_name: usize) ->
             fields.skip(16)?; // pid, tid, and the address in the writer's own view.
             let (address, size) = (fields.u64()?, fields.u64()?);
             fields.skip(8)?; // A number for the code.
-            let size = code_size(address, size)?;
+            let (address, size) = (Avma(address), code_size(address, size)?);
             let (name, is_cut) = match fields.text(max_name) {
                 Some(name) => (name, false),
                 None if fields.bytes.len() > max_name => (&fields.bytes[..max_name], true),
@@ -191,14 +192,15 @@ pub(super) fn record(id: u32, body: &[u8], order: ByteOrder, max_name: usize) ->
             let (from, to, size) = (fields.u64()?, fields.u64()?, fields.u64()?);
             let size_there = code_size(to, size)?;
             match code_size(from, size) {
-                Some(size) => JitDumpRecord::Move { from, to, size },
-                None => JitDumpRecord::UnnamedCode { address: to, size: size_there },
+                Some(size) => JitDumpRecord::Move { from: Avma(from), to: Avma(to), size },
+                None => JitDumpRecord::UnnamedCode { address: Avma(to), size: size_there },
             }
         }
         DEBUG_INFO => {
             let address = fields.u64()?;
             let count = fields.u64()?;
-            JitDumpRecord::Lines { address, lines: debug_lines(&mut fields, address, count, max_name) }
+            let lines = debug_lines(&mut fields, address, count, max_name);
+            JitDumpRecord::Lines { address: Avma(address), lines }
         }
         UNWINDING_INFO => {
             // All of it, and the `.eh_frame_hdr` at its end, which isn't needed for one function.
@@ -340,7 +342,7 @@ mod tests {
             body.extend([0; 4]);
             body.extend(file);
         }
-        let Some(JitDumpRecord::Lines { address: 0x1000, lines }) =
+        let Some(JitDumpRecord::Lines { address: Avma(0x1000), lines }) =
             record(DEBUG_INFO, &body, ByteOrder::Little, 100)
         else {
             panic!("no lines")
@@ -356,11 +358,14 @@ mod tests {
             record(CODE_LOAD, &[&numbers, name].concat(), ByteOrder::Little, 8)
         };
         let named = |name: &str, is_cut| {
-            Some(JitDumpRecord::Load { address: 0x1000, size: 16, name: name.into(), is_cut })
+            Some(JitDumpRecord::Load { address: Avma(0x1000), size: 16, name: name.into(), is_cut })
         };
         assert_eq!(load(0x1000, 16, b"f\0"), named("f", false));
         assert_eq!(load(0x1000, 16, b"too long a name\0"), named("too long", true));
-        assert_eq!(load(0x1000, 16, b"f"), Some(JitDumpRecord::UnnamedCode { address: 0x1000, size: 16 }));
+        assert_eq!(
+            load(0x1000, 16, b"f"),
+            Some(JitDumpRecord::UnnamedCode { address: Avma(0x1000), size: 16 })
+        );
         for refused in [
             load(0x1000, 0, b"f\0"),
             load(u64::MAX, 16, b"f\0"),

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use crate::jit::name_formats::printable;
+use crate::types::Avma;
 
 /// Largest size of an entry that is accepted, in bytes: one bad line must not name a whole address
 /// space. HotSpot's whole code cache has 240 MB by default.
@@ -17,7 +18,7 @@ const MAX_ADDRESS: u64 = 1 << 56;
 /// An entry as one line describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PerfMapLine<'a> {
-    pub(super) start: u64,
+    pub(super) start: Avma,
     /// Size in bytes, not zero; `start + size` is a user address.
     pub(super) size: u32,
     /// Name without line feeds and other control characters. Empty if the line has none.
@@ -41,7 +42,7 @@ pub(super) fn parse(line: &[u8]) -> Option<PerfMapLine<'_>> {
     if size == 0 || size > MAX_SIZE || start.checked_add(size)? > MAX_ADDRESS {
         return None;
     }
-    Some(PerfMapLine { start, size: u32::try_from(size).ok()?, name: printable(name) })
+    Some(PerfMapLine { start: Avma(start), size: u32::try_from(size).ok()?, name: printable(name) })
 }
 
 fn split_at_space(text: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Option<(u64, u32, String)> {
-        parse(line.as_bytes()).map(|line| (line.start, line.size, line.name.into_owned()))
+        parse(line.as_bytes()).map(|line| (line.start.0, line.size, line.name.into_owned()))
     }
 
     #[test]

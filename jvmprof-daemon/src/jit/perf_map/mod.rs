@@ -218,23 +218,26 @@ impl PerfMap {
             return Ok(done);
         }
         self.is_next_doubtful = false;
-        if done.added > 0
-            && self.rewrite.is_none()
-            && self.splitter.is_empty()
-            && has_no_write_under_way(file, pending.stat)
-        {
-            // The file was changed last when its last line was written. The kernel's time of that
-            // is never late.
-            let changed = file_time_to_monotonic(pending.stat.1, pending.stat.2);
-            if let Some(changed_ns) =
-                changed.filter(|at| (pending.created.after_ns..=pending.began_ns).contains(at))
-            {
-                self.timeline.narrow_last_creation(changed_ns);
-            }
+        if done.added > 0 {
+            self.narrow_last_creation(file, &pending);
         }
         self.read_until_ns = pending.began_ns;
         self.end_rewrite(pending.began_ns);
         Ok(done)
+    }
+
+    /// Narrows the time when the last entry was created to when the file was last changed, if that
+    /// was by its last line. The kernel's time of that is never late.
+    fn narrow_last_creation(&mut self, file: &File, pending: &PendingRead) {
+        if self.rewrite.is_some() || !self.splitter.is_empty() || !has_no_write_under_way(file, pending.stat)
+        {
+            return;
+        }
+        let changed = file_time_to_monotonic(pending.stat.1, pending.stat.2);
+        let is_within = |at: &u64| (pending.created.after_ns..=pending.began_ns).contains(at);
+        if let Some(changed_ns) = changed.filter(is_within) {
+            self.timeline.narrow_last_creation(changed_ns);
+        }
     }
 
     /// Starts reading at the start of a file: the first one, or after a rewrite.
@@ -282,7 +285,7 @@ impl PerfMap {
 
     /// Marks the lines that the next refresh reads as possibly another process's, so that names
     /// from them are ambiguous.
-    pub fn mark_present_doubtful(&mut self) {
+    pub fn mark_next_lines_ambiguous(&mut self) {
         self.is_next_doubtful = true;
     }
 

@@ -284,9 +284,9 @@ impl ProcessPerfMap {
         }
         // A file that is older than its writer and was changed since: the writer has added to an
         // earlier process's map, or somebody else has.
-        let may_be_foreign = !opened.is_stale && is_born_before(&opened.file, &self.writer);
+        let may_be_foreign = !opened.is_stale && is_created_before(&opened.file, &self.writer);
         if may_be_foreign {
-            self.map.mark_present_doubtful();
+            self.map.mark_next_lines_ambiguous();
         }
         self.file = Some(opened);
         self.has_more = false;
@@ -310,7 +310,7 @@ fn is_stale(file: &File, writer: &PerfMapWriter) -> io::Result<bool> {
 
 /// Returns true if a file was created before its writer began, as far as its file system records
 /// that.
-fn is_born_before(file: &File, writer: &PerfMapWriter) -> bool {
+fn is_created_before(file: &File, writer: &PerfMapWriter) -> bool {
     let born = file.metadata().and_then(|metadata| metadata.created()).ok();
     let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
     let born = born.and_then(|since| i128::try_from(since.as_nanos()).ok());

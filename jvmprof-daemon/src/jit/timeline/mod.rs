@@ -159,7 +159,7 @@ impl CodeTimeline {
     /// doesn't overflow, and `size` isn't zero. `limit`: most bytes of memory.
     pub fn insert(
         &mut self,
-        start: u64,
+        start: Avma,
         size: u32,
         name: &str,
         since: CreationTime,
@@ -172,13 +172,14 @@ impl CodeTimeline {
     /// other code. Rows beyond the memory limit are left out.
     pub fn insert_code(
         &mut self,
-        start: u64,
+        start: Avma,
         size: u32,
         name: &str,
         rows: Option<Arc<CodeUnwindRows>>,
         since: CreationTime,
         limit: usize,
     ) -> InsertOutcome {
+        let start = start.0;
         self.since_compaction += 1;
         self.is_last_new = false;
         if let Some(unchanged) = self.find_unchanged(start, size, name, rows.as_deref(), since) {
@@ -204,7 +205,8 @@ impl CodeTimeline {
     }
 
     /// Records that no code is at these addresses any more.
-    pub fn remove(&mut self, start: u64, size: u32, since: CreationTime, limit: usize) {
+    pub fn remove(&mut self, start: Avma, size: u32, since: CreationTime, limit: usize) {
+        let start = start.0;
         if since.since_ns < self.dropped_ns || !self.reserve_memory(start, size, 0, limit) {
             self.drop_range(start, size, since);
             return;
@@ -217,8 +219,8 @@ impl CodeTimeline {
     /// then.
     pub fn move_code(
         &mut self,
-        from: u64,
-        to: u64,
+        from: Avma,
+        to: Avma,
         size: u32,
         since: CreationTime,
         limit: usize,
@@ -240,11 +242,11 @@ impl CodeTimeline {
 
     /// Returns the code that begins at `start` and covers all of these addresses, so that its lines
     /// and rows hold elsewhere, too.
-    fn code_covering(&self, start: u64, size: u32, at_ns: u64) -> Option<CodeMatch<'_>> {
-        let end = start + u64::from(size);
-        let found = self.lookup(Avma(start), at_ns).filter(|found| found.start.0 == start)?;
-        let mut at = start;
-        for (next, piece) in self.pieces.range(start..end) {
+    fn code_covering(&self, start: Avma, size: u32, at_ns: u64) -> Option<CodeMatch<'_>> {
+        let end = start.0 + u64::from(size);
+        let found = self.lookup(start, at_ns).filter(|found| found.start == start)?;
+        let mut at = start.0;
+        for (next, piece) in self.pieces.range(start.0..end) {
             if *next != at || self.lookup(Avma(at), at_ns)?.id != found.id {
                 return None;
             }
@@ -262,12 +264,12 @@ impl CodeTimeline {
 
     /// Sets the source lines of the code at `start` that was written last. Returns false if there
     /// is none, or the memory limit is reached.
-    pub fn set_lines(&mut self, start: u64, lines: CodeLines, limit: usize) -> bool {
+    pub fn set_lines(&mut self, start: Avma, lines: CodeLines, limit: usize) -> bool {
         let bytes = lines.size_bytes();
         let entry = if self.is_last_new {
             Some(self.entries.len() as u32 - 1)
         } else {
-            self.pieces.get(&start).map(|piece| piece.entry)
+            self.pieces.get(&start.0).map(|piece| piece.entry)
         };
         let Some(entry) = entry else { return false };
         if self.size_bytes() + bytes > limit {
@@ -325,14 +327,14 @@ impl CodeTimeline {
 
     /// Ends the entries that weren't inserted again. Returns true if there were any.
     pub fn end_rewrite(&mut self, since: CreationTime, limit: usize) -> bool {
-        let gone: Vec<(u64, u32)> = self
+        let gone: Vec<(Avma, u32)> = self
             .pieces
             .iter()
             .filter(|(_, piece)| {
                 let entry = self.entries.get(piece.entry as usize);
                 entry.is_some_and(|entry| entry.rewrite != self.rewrite && entry.name != NameArena::NONE)
             })
-            .map(|(start, piece)| (*start, piece.len))
+            .map(|(start, piece)| (Avma(*start), piece.len))
             .collect();
         for (start, size) in &gone {
             self.remove(*start, *size, since, limit);

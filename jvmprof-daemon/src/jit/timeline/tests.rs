@@ -114,13 +114,13 @@ fn apply(
         match write.name {
             Some(name) => {
                 let name = format!("f{name} of {index}");
-                let done = timeline.insert(write.start, write.size, &name, write.since, limit);
+                let done = timeline.insert(Avma(write.start), write.size, &name, write.since, limit);
                 all &= done == InsertOutcome::New;
                 let code = WrittenCode { name, start: write.start, index };
                 naive.write(write.start, write.size, write.since, Some(&code));
             }
             None => {
-                timeline.remove(write.start, write.size, write.since, limit);
+                timeline.remove(Avma(write.start), write.size, write.since, limit);
                 naive.write(write.start, write.size, write.since, None);
             }
         }
@@ -209,11 +209,11 @@ proptest! {
             match *step {
                 TimelineStep::Load { start, size, name } => {
                     let name = format!("f{name}");
-                    timeline.insert(start, size, &name, since, usize::MAX);
+                    timeline.insert(Avma(start), size, &name, since, usize::MAX);
                     naive.write(start, size, since, Some(&WrittenCode { name, start, index }));
                 }
                 TimelineStep::Move { from, to, size } => {
-                    let moved = timeline.move_code(from, to, size, since, usize::MAX);
+                    let moved = timeline.move_code(Avma(from), Avma(to), size, since, usize::MAX);
                     let is_known = naive.moved(from, to, size, since, index);
                     prop_assume!(timeline.history_over_limit() == 0);
                     prop_assert_eq!(moved.is_some(), is_known);
@@ -235,7 +235,7 @@ proptest! {
             times.extend([since.after_ns, since.since_ns]);
             let code = WrittenCode { name: name.clone(), start, index };
             let is_name = |address: u64| naive.lookup(address, u64::MAX).0.as_ref() == Some(&name);
-            if timeline.insert(start, size, &name, since, usize::MAX) == InsertOutcome::New {
+            if timeline.insert(Avma(start), size, &name, since, usize::MAX) == InsertOutcome::New {
                 naive.write(start, size, since, Some(&code));
             } else {
                 prop_assert!((start..start + u64::from(size)).all(is_name));
@@ -290,7 +290,7 @@ fn code_that_is_overwritten_for_ever_takes_no_more_memory() {
     for round in 0..20_000u64 {
         let since = CreationTime::exact(round * 1_000_000);
         let (start, name) = (0x1000 + round % 10 * 64, format!("round {round}"));
-        assert_eq!(timeline.insert(start, 64, &name, since, usize::MAX), InsertOutcome::New);
+        assert_eq!(timeline.insert(Avma(start), 64, &name, since, usize::MAX), InsertOutcome::New);
         timeline.expire((round * 1_000_000).saturating_sub(50_000_000));
     }
     assert!(timeline.size_bytes() < 250_000, "{}", timeline.size_bytes());
@@ -302,10 +302,10 @@ fn code_that_is_overwritten_for_ever_takes_no_more_memory() {
 fn a_large_entry_over_many_small_ones_again_and_again_costs_no_more_than_a_few_turns() {
     let mut timeline = CodeTimeline::default();
     for index in 0..10_000u64 {
-        timeline.insert(index * 16, 16, &format!("f{index}"), CreationTime::exact(1), usize::MAX);
+        timeline.insert(Avma(index * 16), 16, &format!("f{index}"), CreationTime::exact(1), usize::MAX);
     }
     for turn in 0..100 {
-        timeline.insert(0, 160_000, &format!("all {turn}"), CreationTime::exact(2 + turn), usize::MAX);
+        timeline.insert(Avma(0), 160_000, &format!("all {turn}"), CreationTime::exact(2 + turn), usize::MAX);
     }
     assert_eq!(timeline.len(), 1, "pieces without a difference are one");
 }
@@ -314,7 +314,7 @@ fn a_large_entry_over_many_small_ones_again_and_again_costs_no_more_than_a_few_t
 fn what_isnt_in_a_file_that_is_written_anew_is_gone() {
     let mut timeline = CodeTimeline::default();
     let add = |timeline: &mut CodeTimeline, start, name: &str, at_ns| {
-        timeline.insert(start, 16, name, between(at_ns - 5_000, at_ns), usize::MAX)
+        timeline.insert(Avma(start), 16, name, between(at_ns - 5_000, at_ns), usize::MAX)
     };
     add(&mut timeline, 0x100, "stays", 10_000);
     add(&mut timeline, 0x200, "goes", 10_000);
@@ -334,7 +334,7 @@ fn what_isnt_in_a_file_that_is_written_anew_is_gone() {
 fn late_code_does_not_outlive_the_code_that_came_again_after_it() {
     let mut timeline = CodeTimeline::default();
     for (at_ns, name) in [(10, "a"), (20, "a"), (15, "b")] {
-        timeline.insert(0x100, 16, name, CreationTime::exact(at_ns), usize::MAX);
+        timeline.insert(Avma(0x100), 16, name, CreationTime::exact(at_ns), usize::MAX);
     }
     let names = [10, 14, 15, 19, 20, 99].map(|at_ns| name_at(&timeline, 0x100, at_ns).unwrap_or_default());
     assert_eq!(names, ["a", "a", "b", "b", "a", "a"]);
@@ -343,10 +343,10 @@ fn late_code_does_not_outlive_the_code_that_came_again_after_it() {
 #[test]
 fn code_of_which_only_a_part_moves_has_neither_name_nor_lines_there() {
     let mut timeline = CodeTimeline::default();
-    timeline.insert(0x100, 64, "whole", CreationTime::exact(10), usize::MAX);
-    timeline.insert(0x900, 64, "old", CreationTime::exact(10), usize::MAX);
-    timeline.set_lines(0x900, CodeLines { rows: vec![(0, 7, 0)], files: vec!["a".into()] }, usize::MAX);
-    assert_eq!(timeline.move_code(0x110, 0x900, 16, CreationTime::exact(20), usize::MAX), None);
+    timeline.insert(Avma(0x100), 64, "whole", CreationTime::exact(10), usize::MAX);
+    timeline.insert(Avma(0x900), 64, "old", CreationTime::exact(10), usize::MAX);
+    timeline.set_lines(Avma(0x900), CodeLines { rows: vec![(0, 7, 0)], files: vec!["a".into()] }, usize::MAX);
+    assert_eq!(timeline.move_code(Avma(0x110), Avma(0x900), 16, CreationTime::exact(20), usize::MAX), None);
     let at = |address| name_at(&timeline, address, 30);
     assert_eq!(
         (at(0x10f), at(0x110), at(0x90f), at(0x910)),
@@ -360,15 +360,18 @@ fn code_of_which_only_a_part_moves_has_neither_name_nor_lines_there() {
 fn what_another_process_may_have_written_is_ambiguous_until_it_is_written_again() {
     let mut timeline = CodeTimeline::default();
     let doubtful = CreationTime { is_doubtful: true, ..between(0, 10_000) };
-    timeline.insert(0x100, 16, "f", doubtful, usize::MAX);
+    timeline.insert(Avma(0x100), 16, "f", doubtful, usize::MAX);
     let at =
         |timeline: &CodeTimeline, at_ns| timeline.lookup(Avma(0x100), at_ns).map(|found| found.is_ambiguous);
     assert_eq!(at(&timeline, 15_000), Some(true));
-    assert_eq!(timeline.insert(0x100, 16, "f", between(18_000, 20_000), usize::MAX), InsertOutcome::New);
+    assert_eq!(
+        timeline.insert(Avma(0x100), 16, "f", between(18_000, 20_000), usize::MAX),
+        InsertOutcome::New
+    );
     assert_eq!((at(&timeline, 15_000), at(&timeline, 25_000)), (Some(true), Some(false)));
     assert_eq!(
         timeline.insert(
-            0x100,
+            Avma(0x100),
             16,
             "f",
             CreationTime { is_doubtful: true, ..between(29_000, 30_000) },

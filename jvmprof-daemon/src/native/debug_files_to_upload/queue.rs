@@ -57,7 +57,7 @@ impl UploadQueue {
     }
 
     /// Allows every file to be offered again: the server has changed.
-    pub fn forget(&self) {
+    pub fn reset(&self) {
         self.offered.invalidate_all();
     }
 }

@@ -86,7 +86,7 @@ impl Fetcher {
             return Err(too_large(size));
         }
         check(part.as_file(), id, &shown)?;
-        self.directory.keep(part, &fetched_name(id)).map_err(store)?;
+        self.directory.persist(part, &fetched_name(id)).map_err(store)?;
         Ok(Some(size))
     }
 }

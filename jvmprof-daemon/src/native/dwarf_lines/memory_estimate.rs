@@ -35,7 +35,7 @@ const ROW_BYTES: u64 = 24;
 const FILE_BYTES: u64 = 160;
 
 /// Units of a file.
-pub(super) struct Units {
+pub(super) struct DwarfUnits {
     /// Ranges of code with their unit; some code is in two.
     ranges: Vec<(Range<u64>, u32)>,
     /// Bytes that each unit takes when it is first used; 0 from then on.
@@ -45,7 +45,7 @@ pub(super) struct Units {
     used_bytes: u64,
 }
 
-impl Units {
+impl DwarfUnits {
     /// Walks the units of `dwarf` and of the file that it shares with others. `limit` is that of
     /// the bytes that they take at once.
     ///
@@ -108,7 +108,7 @@ struct Check {
     /// Bytes that are allocated at once.
     bytes: Count,
     work: Count,
-    units: Units,
+    units: DwarfUnits,
 }
 
 struct Count {
@@ -189,7 +189,7 @@ impl Check {
                 made += lines.made;
             }
             self.units.made.push(made);
-            ranges.into_iter().try_for_each(|range| self.keep(range, number))?;
+            ranges.into_iter().try_for_each(|range| self.add_range(range, number))?;
         }
         // Other sections may give units more code.
         let mut sets = dwarf.debug_aranges.headers();
@@ -199,13 +199,14 @@ impl Check {
             while let Some(entry) = entries.next().transpose() {
                 let Ok(entry) = entry else { continue };
                 let range = entry.range();
-                self.keep(range.begin..range.end, *number)?;
+                self.add_range(range.begin..range.end, *number)?;
             }
         }
         Ok(())
     }
 
-    fn keep(&mut self, range: Range<u64>, unit: u32) -> Result<(), ElfError> {
+    /// Adds a range of a unit's code.
+    fn add_range(&mut self, range: Range<u64>, unit: u32) -> Result<(), ElfError> {
         // Here, and in addr2line.
         self.bytes.add(2 * RANGE_BYTES)?;
         self.units.ranges.push((range, unit));

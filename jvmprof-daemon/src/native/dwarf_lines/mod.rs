@@ -17,7 +17,7 @@ use crate::native::debug_files::DebugFileLocator;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::symbols::demangle::demangle;
 use crate::types::Svma;
-use memory_estimate::Units;
+use memory_estimate::DwarfUnits;
 
 /// Most inlined functions at one address.
 const MAX_INLINED: usize = 128;
@@ -44,7 +44,7 @@ type DwarfReader = EndianArcSlice<LittleEndian>;
 /// DWARF of one file.
 pub struct DwarfLineTable {
     /// addr2line's state. It parses units on first use, into cells that only one thread may fill.
-    context: Mutex<(Context<DwarfReader>, Units)>,
+    context: Mutex<(Context<DwarfReader>, DwarfUnits)>,
     /// Limit of the bytes that parsed units take.
     made_limit: u64,
     /// Bytes of the sections, and of the units that will be parsed.
@@ -97,7 +97,7 @@ impl DwarfLineTable {
             dwarf.load_sup(|id| read_section(&parsed, id, &mut left))?;
             supplementary.check_unchanged()?;
         }
-        let units = Units::check(&mut dwarf, limit)?;
+        let units = DwarfUnits::check(&mut dwarf, limit)?;
         let section_bytes = limit - left;
         let made_limit = section_bytes.max(SOME_SECTIONS).saturating_mul(2).min(limit - units.first_bytes);
         let bytes = section_bytes + units.first_bytes + units.all_bytes().min(made_limit);

@@ -40,7 +40,7 @@ impl FileCache {
         };
         check()?;
         if let Some(on_disk) = on_disk.filter(|_| began.elapsed() >= KEPT_FROM) {
-            on_disk.keep(before, self.with_lines, content);
+            on_disk.store(before, self.with_lines, content);
         }
         Ok(content)
     }

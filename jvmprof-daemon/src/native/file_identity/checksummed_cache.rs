@@ -59,7 +59,7 @@ impl ChecksummedCache {
         let key_file = path.join(KEY_FILE);
         let key = read_or_write_key(&key_file, &directory)
             .map_err(|source| ChecksummedCacheError::Key { path: key_file.clone(), source })?;
-        if key.put_in_force() != key {
+        if key.install() != key {
             return Err(ChecksummedCacheError::OtherKey { path: key_file });
         }
         let program = program_hash(key).map_err(ChecksummedCacheError::Program)?;
@@ -95,19 +95,19 @@ impl ChecksummedCache {
         Some(bytes)
     }
 
-    /// Keeps bytes under a name, unless they are too many. That they can't be kept harms nothing.
-    pub(crate) fn keep(&self, name: &str, bytes: &[u8]) {
+    /// Stores bytes under a name, unless they are too many. A failure harms nothing.
+    pub(crate) fn store(&self, name: &str, bytes: &[u8]) {
         let checksum = self.checksum(name, bytes);
         if (bytes.len() + CHECKSUM_BYTES) as u64 > self.directory.limit_of_one() {
             return;
         }
-        let kept = self.directory.begin().and_then(|mut part| {
+        let stored = self.directory.begin().and_then(|mut part| {
             part.write_all(bytes)?;
             part.write_all(&checksum.to_le_bytes())?;
-            self.directory.keep(part, &self.file_name(name))
+            self.directory.persist(part, &self.file_name(name))
         });
-        if let Err(error) = kept {
-            tracing::debug!(name, ending = self.ending, %error, "a file isn't kept in its cache");
+        if let Err(error) = stored {
+            tracing::debug!(name, ending = self.ending, %error, "a file isn't stored in its cache");
         }
     }
 
@@ -164,7 +164,7 @@ mod tests {
         let scratch = tempfile::tempdir().expect("a directory");
         let secret = HashKey::random();
         let open = |key, program| ChecksummedCache::with_key(scratch.path(), ENDING, key, program);
-        open(secret, 7).keep("a", b"some bytes");
+        open(secret, 7).store("a", b"some bytes");
         assert_eq!(open(secret, 7).get("a").as_deref(), Some(&b"some bytes"[..]));
         assert!(open(secret, 7).get("b").is_none(), "another name");
         assert!(open(secret, 8).get("a").is_none(), "another program");
@@ -178,7 +178,7 @@ mod tests {
     fn a_damaged_file_is_as_if_it_were_not_there() {
         let scratch = tempfile::tempdir().expect("a directory");
         let cache = ChecksummedCache::with_key(scratch.path(), ENDING, HashKey::random(), 7);
-        cache.keep("a", &[5; 300]);
+        cache.store("a", &[5; 300]);
         let path = scratch.path().join(cache.file_name("a"));
         let whole = fs::read(&path).expect("kept");
         for at in (0..whole.len()).step_by(7).chain([whole.len() - 1]) {

@@ -67,15 +67,15 @@ impl ContentIdsOnDisk {
         (stored == identity).then(|| ContentId::Hash(u64::from_le_bytes(*hash)))
     }
 
-    /// Keeps the hash of a file that was the same before and after it was read. That it can't be
-    /// kept harms nothing.
-    pub(in crate::native) fn keep(&self, stat: FileStat, with_lines: bool, content: ContentId) {
+    /// Stores the hash of a file that was the same before and after it was read. A failure harms
+    /// nothing.
+    pub(in crate::native) fn store(&self, stat: FileStat, with_lines: bool, content: ContentId) {
         let ContentId::Hash(hash) = content else { return };
         if !self.has_kernel_times(stat) || !is_old(stat, SystemTime::now()) {
             return;
         }
         let identity = self.encode(stat, with_lines);
-        self.cache.keep(&self.name(&identity), &[&identity[..], &hash.to_le_bytes()].concat());
+        self.cache.store(&self.name(&identity), &[&identity[..], &hash.to_le_bytes()].concat());
     }
 
     /// Returns true if a file's times are this kernel's: what is no block device has the major
@@ -144,7 +144,7 @@ mod tests {
         let scratch = tempfile::tempdir().expect("a directory");
         let key = HashKey::random();
         let on_disk = open(scratch.path(), key, "boot");
-        on_disk.keep(STAT, false, ContentId::Hash(42));
+        on_disk.store(STAT, false, ContentId::Hash(42));
         let again = open(scratch.path(), key, "boot");
         assert_eq!(again.get(STAT, false), Some(ContentId::Hash(42)));
         assert_eq!(again.get(STAT, true), None, "lines are hashed, too");
@@ -175,14 +175,14 @@ mod tests {
             FileStat { changed_ns: now.as_nanos().cast_signed() | 1, ..STAT },
         ];
         for stat in not_kept {
-            on_disk.keep(stat, false, ContentId::Hash(42));
+            on_disk.store(stat, false, ContentId::Hash(42));
             assert_eq!(on_disk.get(stat, false), None, "{stat:?}");
         }
         let of_root =
             FileStat { identity: FileIdentity { device: ROOT, ..STAT.identity }, changed_ns: 2_000_000_000 };
-        on_disk.keep(of_root, false, ContentId::Hash(42));
+        on_disk.store(of_root, false, ContentId::Hash(42));
         assert_eq!(on_disk.get(of_root, false), Some(ContentId::Hash(42)), "it stays mounted");
-        on_disk.keep(STAT, false, ContentId::File(STAT.identity));
+        on_disk.store(STAT, false, ContentId::File(STAT.identity));
         assert_eq!(on_disk.get(STAT, false), None, "a file that isn't hashed");
     }
 }

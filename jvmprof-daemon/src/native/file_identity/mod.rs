@@ -124,9 +124,9 @@ impl HashKey {
         Self(rand::random())
     }
 
-    /// Has hashes made by this key, unless some were made by another one already. Returns the key
-    /// that is in force.
-    pub fn put_in_force(self) -> Self {
+    /// Installs this key as the one that hashes are made by, unless some were made by another one
+    /// already. Returns the key that is installed.
+    pub fn install(self) -> Self {
         *KEY.get_or_init(|| self)
     }
 

@@ -3,6 +3,7 @@
 
 mod awaited_jvms;
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use super::State;
@@ -55,6 +56,23 @@ impl JvmFollowers {
             pauses.end_events();
         }
         self.summed_jvms.read_all(monotonic_ns);
+    }
+
+    /// Begins the next window, and forgets JVMs that have ended, or whose events aren't wanted any
+    /// more.
+    pub(super) fn begin_window(
+        &mut self,
+        live: &HashSet<ProcessKey>,
+        mut is_wanted: impl FnMut(ProcessKey, EventType) -> bool,
+    ) {
+        self.awaited.retain(|key| live.contains(&key));
+        self.summed_jvms.begin_window(|key| is_wanted(key, EventType::Cpu));
+        if let Some(pauses) = &mut self.pauses {
+            pauses.begin_window(|key| is_wanted(key, EventType::Cpu));
+        }
+        if let Some(allocation) = &mut self.allocation {
+            allocation.begin_window(|key| is_wanted(key, EventType::Allocation));
+        }
     }
 
     /// Follows a JVM where it isn't followed yet and can be; else it is awaited. `start_ns` is the

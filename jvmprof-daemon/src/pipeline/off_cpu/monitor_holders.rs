@@ -49,7 +49,7 @@ pub(super) struct MonitorHolders {
     /// `None`: it doesn't say where the objects of threads have their names.
     objects: Option<ThreadObjects>,
     /// What these say, by the address of the `JavaThread`; `None` of those that can't be read.
-    known_objects: HashMap<u64, Option<ThreadObject>>,
+    known_objects: HashMap<Avma, Option<ThreadObject>>,
 }
 
 impl MonitorHolders {
@@ -104,7 +104,7 @@ impl MonitorHolders {
         let objects = self.objects.as_mut()?;
         let (fields, memory) = (&self.fields, LiveMemory::new(self.pid));
         let known = self.known_objects.entry(thread.address).or_insert_with(|| {
-            let object = objects.read(Avma(thread.address), &memory);
+            let object = objects.read(thread.address, &memory);
             // Another thread may have begun there since the threads were read.
             object.filter(|_| fields.is_still(thread, &memory))
         });

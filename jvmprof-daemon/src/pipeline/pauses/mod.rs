@@ -68,8 +68,6 @@ pub struct PauseCounts {
     pub taken: u64,
     /// Pauses whose operation isn't known.
     pub unnamed: u64,
-    /// (nanoseconds, runs) of the uprobes, where the kernel measures them.
-    pub run_time: Option<(u64, u64)>,
 }
 
 /// The JVMs that the kernel programs follow, by their process ids.
@@ -133,10 +131,10 @@ impl<M: PausedJvms> PauseTracker<M> {
         self.to_keep = Some(MAX_KEPT);
     }
 
-    pub(super) fn counts(&self, run_time: Option<(u64, u64)>) -> PauseCounts {
+    pub(super) fn counts(&self) -> PauseCounts {
         let known = |jvm: &PausingJvm| jvm.last().copied().or_else(|| state_of(&self.map, jvm));
         let lost: u64 = self.jvms.values().filter_map(|jvm| Some(known(jvm)?.lost)).sum();
-        PauseCounts { lost: self.counts.lost + lost, run_time, ..self.counts.clone() }
+        PauseCounts { lost: self.counts.lost + lost, ..self.counts.clone() }
     }
 
     /// Returns true if it is worth asking a JVM where it says why it stops.

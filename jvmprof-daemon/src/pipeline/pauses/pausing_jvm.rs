@@ -144,7 +144,7 @@ impl PausingJvm {
         self.until_ns.get_or_insert(time_ns);
     }
 
-    /// Another program has taken its place.
+    /// Notes that another program has taken its place.
     pub(super) fn replaced(&mut self, time_ns: u64) {
         self.exited(time_ns);
         self.is_replaced = true;

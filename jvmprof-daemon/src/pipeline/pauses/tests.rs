@@ -81,7 +81,7 @@ fn a_jvm_that_begins_another_one_by_exec_has_the_pauses_before_it() {
     jvms.sort_by_key(|jvm| jvm.totals.pauses);
     assert_eq!(jvms.iter().map(pauses).collect::<Vec<_>>(), [(1, 0, 1), (2, 0, 2)]);
     assert_eq!(jvms[0].until_ns, 20);
-    assert_eq!(tracker.counts(None).lost, 0);
+    assert_eq!(tracker.counts().lost, 0);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_jvm_that_has_ended_leaves_its_place_to_another_one() {
     assert!(!tracker.wants(key(1)));
     let ended = tracker.take();
     assert_eq!((pauses(&ended[0]), ended[0].until_ns), ((1, 1, 1), 20));
-    assert_eq!(tracker.counts(None).lost, 1);
+    assert_eq!(tracker.counts().lost, 1);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn jvms_that_have_ended_are_kept_up_to_a_limit_and_the_others_counted() {
     assert!(tracker.jvms.len() < 4, "{} are still waited for", tracker.jvms.len());
     assert!(!tracker.wants(key(0)), "it isn't followed again");
     assert_eq!(tracker.take().len(), MAX_ENDED);
-    assert_eq!(tracker.counts(None).unfollowed_jvms, BTreeMap::from([(TOO_MANY, 2)]));
+    assert_eq!(tracker.counts().unfollowed_jvms, BTreeMap::from([(TOO_MANY, 2)]));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn jvms_whose_uprobes_were_refused_are_each_counted_and_followed_otherwise() {
     tracker.files.refuse_for_tests(2);
     for _ in 0..2 {
         tracker.remove_refused();
-        assert_eq!(tracker.counts(None).unfollowed_jvms, BTreeMap::from([(REFUSED, 2)]));
+        assert_eq!(tracker.counts().unfollowed_jvms, BTreeMap::from([(REFUSED, 2)]));
     }
     assert!(tracker.map.0.is_empty() && !tracker.files.is_refused(ProbedFile::for_tests()));
     for number in [1, 2] {
@@ -174,7 +174,7 @@ fn a_window_has_the_pauses_that_ended_in_it_and_all_are_counted() {
     let expected = [of("[stopped]", 1, 2), of("[time to safepoint]", 0, 1)];
     assert_eq!(end_window(&mut tracker, false), expected);
     assert_eq!(end_window(&mut tracker, false), []);
-    assert_eq!(tracker.counts(None).taken, 1);
+    assert_eq!(tracker.counts().taken, 1);
     assert_eq!(end_window(&mut recording(), true), [], "a recording has them elsewhere");
 }
 
@@ -199,7 +199,7 @@ fn the_pause_in_which_a_jvm_is_killed_is_in_the_window_of_its_end() {
     // The daemon ends: it counts until then.
     tracker.end_events();
     assert!(end_window(&mut tracker, true).iter().any(|(jvm, _, count, _)| (*jvm, *count) == (key(2), 1)));
-    assert_eq!(tracker.counts(None).taken, 2);
+    assert_eq!(tracker.counts().taken, 2);
 }
 
 #[test]

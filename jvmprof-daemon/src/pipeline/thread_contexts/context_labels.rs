@@ -36,7 +36,8 @@ pub(super) struct ContextLabels {
 type ContextKey = (ProcessKey, usize, usize, Box<[u8]>);
 
 impl ContextLabels {
-    /// `attributes`: names of those that become labels, each with that of its label.
+    /// Makes the labels of contexts. `attributes`: names of those that become labels, each with
+    /// that of its label.
     pub(super) fn new(attributes: Vec<(String, String)>) -> Self {
         Self {
             attributes: attributes.into_iter().map(|(name, label)| (name, label.into())).collect(),

@@ -1,10 +1,11 @@
-//! Activities that samples were taken in ([`SampledIn`]), by the node in which their stacks end.
+//! Activities that samples were taken in ([`SampledActivity`]), by the node in which their stacks
+//! end.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{CallStep, NodeKind, Processes, TreeBuilder};
 use crate::profile::jvm_activity::{
-    FrameRole, JVM_ACTIVITIES, JvmActivity, JvmThread, LeafCode, SampledIn, ThreadKind, activity_of,
+    FrameRole, JVM_ACTIVITIES, JvmActivity, JvmThread, LeafCode, SampledActivity, ThreadKind, activity_of,
 };
 use crate::types::FastHasher;
 
@@ -21,12 +22,12 @@ pub(super) struct Activities {
     /// By function.
     roles: Vec<FrameRole>,
     /// Samples of the tree and of its base, by the node in which they end.
-    ends: HashMap<(u32, SampledIn), [u64; 2], FastHasher>,
+    ends: HashMap<(u32, SampledActivity), [u64; 2], FastHasher>,
     /// Samples of the tree since they were last taken.
     totals: ActivitySamples,
     /// Samples of the tree and of its base with those that the builder's filter doesn't take for
     /// what they were taken in; nothing without such a filter.
-    unfiltered: BTreeMap<SampledIn, [u64; 2]>,
+    unfiltered: BTreeMap<SampledActivity, [u64; 2]>,
 }
 
 /// The activities of the samples that end in each node, and in each node of the base.
@@ -43,31 +44,31 @@ impl Activities {
         self.roles.push(FrameRole::of_function(name));
     }
 
-    pub(super) fn add(&mut self, node: u32, sampled_in: SampledIn, count: u64, is_base: bool) {
+    pub(super) fn add(&mut self, node: u32, sampled_in: SampledActivity, count: u64, is_base: bool) {
         self.ends.entry((node, sampled_in)).or_default()[usize::from(is_base)] += count;
         if !is_base {
             self.totals[sampled_in.activity as usize] += count;
         }
     }
 
-    pub(super) fn add_unfiltered(&mut self, sampled_in: SampledIn, counts: [u64; 2]) {
+    pub(super) fn add_unfiltered(&mut self, sampled_in: SampledActivity, counts: [u64; 2]) {
         let sums = self.unfiltered.entry(sampled_in).or_default();
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
 
-    pub(super) fn take_unfiltered(&mut self) -> BTreeMap<SampledIn, [u64; 2]> {
+    pub(super) fn take_unfiltered(&mut self) -> BTreeMap<SampledActivity, [u64; 2]> {
         std::mem::take(&mut self.unfiltered)
     }
 
     /// Adds samples of a tree and its base that were counted elsewhere. They aren't among those
     /// that [`TreeBuilder::take_activity_totals`] returns.
-    pub(super) fn add_counts(&mut self, node: u32, sampled_in: SampledIn, counts: [u64; 2]) {
+    pub(super) fn add_counts(&mut self, node: u32, sampled_in: SampledActivity, counts: [u64; 2]) {
         let sums = self.ends.entry((node, sampled_in)).or_default();
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
 
     /// Returns the samples of the tree and of its base by the node in which they end, in any order.
-    pub(super) fn into_ends(self) -> Vec<(u32, SampledIn, [u64; 2])> {
+    pub(super) fn into_ends(self) -> Vec<(u32, SampledActivity, [u64; 2])> {
         self.ends.into_iter().map(|((node, sampled_in), counts)| (node, sampled_in, counts)).collect()
     }
 
@@ -79,11 +80,12 @@ impl Activities {
     }
 
     /// Returns the columns of the tree and of its base, with a row for each of `nodes`: number of
-    /// [`SampledIn`], samples, number, samples, ...; or the number alone where it is that of all
-    /// samples that end in the node. No columns where nothing was seen of a JVM, and processes
+    /// [`SampledActivity`], samples, number, samples, ...; or the number alone where it is that of
+    /// all samples that end in the node. No columns where nothing was seen of a JVM, and processes
     /// aren't distinguished.
     pub(super) fn columns(&self, nodes: usize) -> EndColumns {
-        let is_jvm = |(_, sampled_in): &(u32, SampledIn)| sampled_in.activity != JvmActivity::OtherProcess;
+        let is_jvm =
+            |(_, sampled_in): &(u32, SampledActivity)| sampled_in.activity != JvmActivity::OtherProcess;
         let has_jvm = self.ends.keys().any(is_jvm);
         if !has_jvm && !self.processes.are_distinguished() {
             return EndColumns::default();
@@ -121,7 +123,7 @@ impl TreeBuilder {
     }
 
     /// Returns true if the filter takes samples for what they were taken in, if that is known.
-    pub(super) fn takes_samples(&mut self, sampled_in: Option<SampledIn>, count: u64) -> bool {
+    pub(super) fn takes_samples(&mut self, sampled_in: Option<SampledActivity>, count: u64) -> bool {
         let Some(sampled_in) = sampled_in.filter(|_| self.filter.is_of_samples()) else { return true };
         let counts = if self.is_base { [0, count] } else { [count, 0] };
         self.activities.add_unfiltered(sampled_in, counts);
@@ -134,11 +136,11 @@ impl TreeBuilder {
         path: &[CallStep],
         thread: JvmThread<'_>,
         process: u16,
-    ) -> Option<SampledIn> {
+    ) -> Option<SampledActivity> {
         let counted = &self.activities;
         if !counted.is_counted {
             let (activity, thread) = (JvmActivity::OtherProcess, ThreadKind::Unknown);
-            let of_process = SampledIn { activity, thread, process };
+            let of_process = SampledActivity { activity, thread, process };
             return counted.processes.are_distinguished().then_some(of_process);
         }
         let roles = path.iter().rev().map(|step| self.activities.roles[step.function.0 as usize]);
@@ -150,6 +152,6 @@ impl TreeBuilder {
             _ => LeafCode::Unknown,
         };
         let activity = activity_of(thread, roles, leaf);
-        Some(SampledIn { activity, thread: thread.kind(), process })
+        Some(SampledActivity { activity, thread: thread.kind(), process })
     }
 }

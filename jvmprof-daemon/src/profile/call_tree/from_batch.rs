@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
 use crate::event_type::SampleNumber;
-use crate::profile::jvm_activity::{JvmThread, SampledIn, is_jvm, thread_kind_of};
+use crate::profile::jvm_activity::{JvmThread, SampledActivity, is_jvm, thread_kind_of};
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Sample};
 use crate::types::FastHasher;
 
@@ -43,7 +43,7 @@ impl TreeBuilder {
         &mut self,
         batch: &Batch,
         group: impl Fn(&LabelSet) -> Option<String>,
-        mut take: impl FnMut(&mut Self, &[CallStep], &Sample, Option<SampledIn>),
+        mut take: impl FnMut(&mut Self, &[CallStep], &Sample, Option<SampledActivity>),
     ) {
         let mut frames = FrameSteps::default();
         let mut path = Vec::new();

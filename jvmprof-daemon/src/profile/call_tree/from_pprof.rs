@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
-use crate::profile::jvm_activity::{JvmThread, SampledIn, THREAD_KIND_LABEL, is_jvm};
+use crate::profile::jvm_activity::{JvmThread, SampledActivity, THREAD_KIND_LABEL, is_jvm};
 use crate::profile::model::LabelSet;
 use crate::profile::pprof::line_column::JavaLineDetails;
 use crate::profile::pprof::sample_times::TimesInRange;
@@ -65,7 +65,7 @@ impl TreeBuilder {
         &mut self,
         profile: &Profile,
         series: &PprofSeries<'_>,
-    ) -> Result<BTreeMap<SampledIn, u64>, InvalidProfile> {
+    ) -> Result<BTreeMap<SampledActivity, u64>, InvalidProfile> {
         let mut samples = BTreeMap::new();
         self.each_pprof_path(profile, series, |_, _, count, sampled_in, _| {
             if let Some(sampled_in) = sampled_in.filter(|_| count > 0) {
@@ -81,7 +81,7 @@ impl TreeBuilder {
         &mut self,
         profile: &Profile,
         series: &PprofSeries<'_>,
-        mut take: impl FnMut(&mut Self, &[CallStep], u64, Option<SampledIn>, usize),
+        mut take: impl FnMut(&mut Self, &[CallStep], u64, Option<SampledActivity>, usize),
     ) -> Result<(), InvalidProfile> {
         let tables = CheckedTables::new(profile)?;
         let position =

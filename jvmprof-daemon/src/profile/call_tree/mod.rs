@@ -30,7 +30,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use smallvec::SmallVec;
 
-use super::jvm_activity::SampledIn;
+use super::jvm_activity::SampledActivity;
 use super::model::ExecutionMode;
 use crate::types::FastHasher;
 
@@ -284,7 +284,7 @@ impl TreeBuilder {
 
     /// The same, and what these samples were taken in. Returns the node in which the stack ends, if
     /// it is counted.
-    fn add_in(&mut self, path: &[CallStep], count: u64, sampled_in: Option<SampledIn>) -> Option<u32> {
+    fn add_in(&mut self, path: &[CallStep], count: u64, sampled_in: Option<SampledActivity>) -> Option<u32> {
         if count == 0 || !self.takes_path(path) || !self.takes_samples(sampled_in, count) {
             return None;
         }

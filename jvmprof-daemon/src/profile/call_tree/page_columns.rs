@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::function_samples::{FunctionSamples, SampleCounts};
 use super::{CallNode, NodeKind, ROOT, TreeBuilder, TreeFunction};
-use crate::profile::jvm_activity::SampledIn;
+use crate::profile::jvm_activity::SampledActivity;
 
 /// Functions in the table. Nobody reads further; the page says how many there are.
 const TOP_FUNCTIONS: usize = 1_000;
@@ -37,7 +37,7 @@ pub struct CallTree {
     /// Of a tree of chosen activities or kinds of threads: what was taken in each, of the tree and
     /// of its base, had these not been chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unfiltered: Option<Vec<(SampledIn, [u64; 2])>>,
+    pub(super) unfiltered: Option<Vec<(SampledActivity, [u64; 2])>>,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use prost::encoding::encode_varint;
 use serde::{Serialize, Serializer};
 
 use super::{CallStep, ROOT, TreeBuilder};
-use crate::profile::jvm_activity::SampledIn;
+use crate::profile::jvm_activity::SampledActivity;
 use crate::profile::model::{Batch, LabelSet};
-use crate::profile::pprof::leb128;
 use crate::types::FastHasher;
 
 /// The times of samples, as columns. The names in JSON are what the page's `times.js` reads.
@@ -23,10 +23,10 @@ pub struct SampleTimes {
     lines: Vec<u32>,
     /// What each one's samples were taken in; empty if that isn't counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    activities: Vec<SampledIn>,
+    activities: Vec<SampledActivity>,
     /// Of which process each one's samples are, where nothing else is counted of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    processes: Vec<SampledIn>,
+    processes: Vec<SampledActivity>,
     /// For each sample, oldest first, milliseconds since the one before: as LEB128.
     #[serde(serialize_with = "as_base64")]
     steps: Vec<u8>,
@@ -47,7 +47,7 @@ impl SampleTimes {
 
 /// The end of a stack in a tree: the node, the line of its nearest Java caller, and what its
 /// samples were taken in.
-type TimedEnd = (u32, u32, Option<SampledIn>);
+type TimedEnd = (u32, u32, Option<SampledActivity>);
 
 /// The times of samples by where their stacks end, while the tree is built.
 #[derive(Clone, Debug, Default)]
@@ -97,8 +97,8 @@ impl EndTimes {
         }
         let mut before = 0;
         for (time, entry) in samples {
-            leb128::write(time - before, &mut result.steps);
-            leb128::write(entry, &mut result.entries);
+            encode_varint(u64::from(time - before), &mut result.steps);
+            encode_varint(u64::from(entry), &mut result.entries);
             before = time;
         }
         result

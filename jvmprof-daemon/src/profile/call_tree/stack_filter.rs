@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::{CallStep, NodeKind, PathHash, TreeBuilder};
-use crate::profile::jvm_activity::{JvmActivity, SampledIn, ThreadKind};
+use crate::profile::jvm_activity::{JvmActivity, SampledActivity, ThreadKind};
 
 /// Conditions that all stacks of a tree meet; by default none.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,7 @@ impl StackFilter {
     }
 
     /// Returns true if samples are taken that were taken in this.
-    pub(super) fn takes_sampled_in(&self, sampled_in: SampledIn) -> bool {
+    pub(super) fn takes_sampled_in(&self, sampled_in: SampledActivity) -> bool {
         let is_of_jvm = sampled_in.activity != JvmActivity::OtherProcess;
         (self.activities.is_empty() || self.activities.contains(&sampled_in.activity))
             && (self.threads.is_empty() || (is_of_jvm && self.threads.contains(&sampled_in.thread)))
@@ -96,7 +96,7 @@ impl FunctionPattern {
         Self { text: text.to_owned(), takes_groups: true }
     }
 
-    /// `name` is as the page shows it.
+    /// Returns true if a node matches. `name` is as the page shows it.
     fn matches(&self, kind: NodeKind, name: &str) -> bool {
         let is_kind = match kind {
             NodeKind::Root | NodeKind::Pruned => false,

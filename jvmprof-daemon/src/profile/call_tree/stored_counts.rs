@@ -3,8 +3,8 @@
 //! Only the tree is stored, no base. A function is the numbers kind, name, file, module, own,
 //! attributed and total samples, then by execution mode and by line what it has of them; a node is
 //! its function, how far before it its parent stands, its samples, then by line, execution mode and
-//! what they were taken in ([`SampledIn`](crate::profile::jvm_activity::SampledIn)). Each of these
-//! lists begins with its length.
+//! what they were taken in ([`SampledActivity`](crate::profile::jvm_activity::SampledActivity)).
+//! Each of these lists begins with its length.
 
 use prost::Message;
 
@@ -110,12 +110,16 @@ impl TreeCounts {
         for pair in stored.truncated.chunks_exact(2) {
             counts.truncated.push((below(pair[0], strings)?, pair[1]));
         }
-        counts.read_functions(&mut Numbers(&stored.functions), strings)?;
+        counts.read_functions(&mut NumberReader(&stored.functions), strings)?;
         counts.read_nodes(&stored.nodes, max_nodes)?;
         Ok(counts)
     }
 
-    fn read_functions(&mut self, numbers: &mut Numbers<'_>, strings: usize) -> Result<(), InvalidTreeCounts> {
+    fn read_functions(
+        &mut self,
+        numbers: &mut NumberReader<'_>,
+        strings: usize,
+    ) -> Result<(), InvalidTreeCounts> {
         while !numbers.is_empty() {
             let [kind, name, file, module, own, attributed, total] = numbers.take()?;
             let kind = NodeKind::of_number(kind).ok_or(InvalidTreeCounts::Numbers)?;
@@ -154,9 +158,9 @@ pub(super) fn below(number: u64, limit: usize) -> Result<u32, InvalidTreeCounts>
 }
 
 /// Numbers that are still to be read.
-pub(super) struct Numbers<'a>(pub(super) &'a [u64]);
+pub(super) struct NumberReader<'a>(pub(super) &'a [u64]);
 
-impl Numbers<'_> {
+impl NumberReader<'_> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -4,10 +4,10 @@
 use std::cmp::Reverse;
 
 use super::function_samples::FunctionSamples;
-use super::stored_counts::{InvalidTreeCounts, Numbers, below};
+use super::stored_counts::{InvalidTreeCounts, NumberReader, below};
 use super::tree_counts::TreeCounts;
 use super::{CallNode, MAX_LINES, NodeKind, TreeFunction};
-use crate::profile::jvm_activity::SampledIn;
+use crate::profile::jvm_activity::SampledActivity;
 
 /// The part of a node that decides whether it is kept.
 struct NodeHead {
@@ -22,7 +22,7 @@ const NONE: u32 = u32::MAX;
 /// were taken in.
 const LISTS: usize = 3;
 
-fn heads(mut numbers: Numbers<'_>) -> Result<Vec<NodeHead>, InvalidTreeCounts> {
+fn heads(mut numbers: NumberReader<'_>) -> Result<Vec<NodeHead>, InvalidTreeCounts> {
     let mut heads: Vec<NodeHead> = Vec::new();
     while !numbers.is_empty() {
         let index = heads.len() as u64;
@@ -43,7 +43,7 @@ impl TreeCounts {
     /// Reads the heaviest nodes, at most `max_nodes`; what others have is counted in a `[pruned]`
     /// node below the caller that is left.
     pub(super) fn read_nodes(&mut self, stored: &[u64], max_nodes: usize) -> Result<(), InvalidTreeCounts> {
-        let (mut numbers, heads) = (Numbers(stored), heads(Numbers(stored))?);
+        let (mut numbers, heads) = (NumberReader(stored), heads(NumberReader(stored))?);
         let functions = self.functions.len();
         let mut totals: Vec<u64> = heads.iter().map(|head| head.total).collect();
         let threshold = (totals.len() > max_nodes)
@@ -104,7 +104,7 @@ impl TreeCounts {
 
     fn read_lists(
         &mut self,
-        numbers: &mut Numbers<'_>,
+        numbers: &mut NumberReader<'_>,
         place: u32,
         is_kept: bool,
     ) -> Result<(), InvalidTreeCounts> {
@@ -126,7 +126,7 @@ impl TreeCounts {
             (1..LISTS).try_for_each(|_| numbers.skip_pairs())?;
         }
         numbers.pairs(|number, count| {
-            let sampled_in = SampledIn::of_number(number).ok_or(InvalidTreeCounts::Numbers)?;
+            let sampled_in = SampledActivity::of_number(number).ok_or(InvalidTreeCounts::Numbers)?;
             self.ends.push((place, sampled_in, [count, 0]));
             Ok(())
         })

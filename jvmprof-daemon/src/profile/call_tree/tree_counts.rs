@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::function_samples::{ComparedCounts, FunctionSamples};
 use super::{CallNode, CallStep, EndTimes, ROOT, TreeBuilder, TreeFunction, count_line};
-use crate::profile::jvm_activity::SampledIn;
+use crate::profile::jvm_activity::SampledActivity;
 
 /// The counts of a builder.
 #[derive(Clone, Debug, Default)]
@@ -18,9 +18,9 @@ pub struct TreeCounts {
     /// Parents stand before their children, the root before all.
     pub(super) nodes: Vec<CallNode>,
     /// Samples of the tree and of its base that end in a node, in any order.
-    pub(super) ends: Vec<(u32, SampledIn, [u64; 2])>,
+    pub(super) ends: Vec<(u32, SampledActivity, [u64; 2])>,
     /// The same samples in all, with those that a filter didn't take for what they were taken in.
-    pub(super) unfiltered: BTreeMap<SampledIn, [u64; 2]>,
+    pub(super) unfiltered: BTreeMap<SampledActivity, [u64; 2]>,
     /// When they were taken, where that is known.
     pub(super) times: EndTimes,
     /// Samples of stacks that aren't whole, by the string of their marker.

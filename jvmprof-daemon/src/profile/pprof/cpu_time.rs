@@ -1,5 +1,6 @@
 //! The CPU time of profiles that count only samples.
 
+use super::strings::text_at;
 use crate::event_type::EventType;
 use crate::proto::pprof::{Profile, ValueType};
 
@@ -8,10 +9,7 @@ use crate::proto::pprof::{Profile, ValueType};
 pub fn add_cpu_time(profile: &mut Profile) {
     let descriptor = EventType::Cpu.descriptor();
     let [pushed] = descriptor.pushed_types else { return };
-    let text = |index: i64| {
-        let index = usize::try_from(index).ok();
-        index.and_then(|index| profile.string_table.get(index)).map_or("", String::as_str)
-    };
+    let text = |index: i64| text_at(profile, index);
     let is =
         |value: &ValueType, name: &str, unit: &str| (text(value.r#type), text(value.unit)) == (name, unit);
     let (time, period) = (&descriptor.period_type, profile.period);

@@ -334,7 +334,8 @@ impl<'a> Builder<'a> {
         id
     }
 
-    /// Apart from the other strings, because its text belongs to nobody who lives long enough.
+    /// Returns a build id's number among the strings. It is kept apart from the others, because its
+    /// text belongs to nobody who lives long enough.
     fn build_id(&mut self, id: BuildId) -> i64 {
         let table = &mut self.profile.string_table;
         *self.build_ids.entry(id).or_insert_with(|| {

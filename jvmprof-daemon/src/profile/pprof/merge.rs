@@ -9,50 +9,29 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::decode::{DecodeError, DecodeLimits, decode};
 use super::strings::PprofStrings;
 use super::tables::{CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 
-/// Limits of a merge.
-#[derive(Clone, Copy, Debug)]
-pub struct MergeLimits {
-    /// Limits of each profile that goes in.
-    pub profile: DecodeLimits,
-    /// Encoded size of the result before compression, estimated from above.
-    pub max_bytes: usize,
-}
-
-impl Default for MergeLimits {
-    fn default() -> Self {
-        Self { profile: DecodeLimits::default(), max_bytes: 256 << 20 }
-    }
-}
+/// Encoded size that a result has at most before compression, estimated from above.
+pub const MAX_BYTES: usize = 256 << 20;
 
 /// A profile that can't be merged; what had been merged before it stays as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
     #[error("merging profiles: {0}")]
     Invalid(#[from] InvalidProfile),
     #[error("merging profiles: sample types {found} can't be added to {expected}")]
     Incompatible { found: String, expected: String },
+    /// Every further profile would be refused as well.
     #[error("merging profiles: the result would have more than {limit} bytes")]
     Full { limit: usize },
-}
-
-impl MergeError {
-    /// Returns true if every further profile would be refused as well.
-    pub fn is_limit_of_the_whole(&self) -> bool {
-        matches!(self, Self::Full { .. })
-    }
 }
 
 /// Collects profiles into one.
 #[derive(Debug, Default)]
 pub struct Merger {
-    limits: MergeLimits,
+    max_bytes: usize,
     strings: PprofStrings,
     mappings: EntryTable<MappingKey, Mapping>,
     functions: EntryTable<(i64, i64, i64, i64), Function>,
@@ -123,16 +102,9 @@ impl<K: Hash + Eq, V> EntryTable<K, V> {
 }
 
 impl Merger {
-    pub fn new(limits: MergeLimits) -> Self {
-        Self { limits, ..Self::default() }
-    }
-
-    /// Adds a profile as it lies on disk.
-    ///
-    /// # Errors
-    /// See [`MergeError`]; nothing was added.
-    pub fn add_bytes(&mut self, bytes: &[u8]) -> Result<(), MergeError> {
-        self.add(&decode(bytes, self.limits.profile)?)
+    /// Makes an empty merger. `max_bytes`: of the result, mostly [`MAX_BYTES`].
+    pub fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, ..Self::default() }
     }
 
     /// Adds a profile.
@@ -146,7 +118,7 @@ impl Merger {
             return Err(InvalidProfile::NoSampleType.into());
         }
         let bytes = prost::Message::encoded_len(profile);
-        let limit = self.limits.max_bytes;
+        let limit = self.max_bytes;
         if self.held_bytes.saturating_add(bytes) > limit {
             return Err(MergeError::Full { limit });
         }

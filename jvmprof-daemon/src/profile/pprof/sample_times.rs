@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use prost::encoding::{decode_varint, encode_varint};
 
-use super::leb128;
 use crate::profile::model;
 use crate::proto::pprof::{Profile, Sample};
 
@@ -68,16 +68,16 @@ pub(super) fn comment(samples: &[model::Sample]) -> Option<String> {
     let first = *samples.iter().flat_map(|sample| &sample.times).min()?;
     let origin = first.min(0);
     let mut bytes = Vec::new();
-    leb128::write(origin.unsigned_abs(), &mut bytes);
+    encode_varint(u64::from(origin.unsigned_abs()), &mut bytes);
     let mut times = Vec::new();
     for sample in samples {
-        leb128::write(u32::try_from(sample.times.len()).ok()?, &mut bytes);
+        encode_varint(sample.times.len() as u64, &mut bytes);
         times.clear();
         times.extend_from_slice(&sample.times);
         times.sort_unstable();
         let mut before = origin;
         for &time in &times {
-            leb128::write(time.abs_diff(before), &mut bytes);
+            encode_varint(u64::from(time.abs_diff(before)), &mut bytes);
             before = time;
         }
     }
@@ -146,7 +146,10 @@ impl KnownTimes {
         let Some(packed) = comments.find_map(|text| text.strip_prefix(PREFIX)) else { return Ok(None) };
         let bytes = STANDARD.decode(packed)?;
         let mut rest = &*bytes;
-        let mut next = || leb128::read(&mut rest).ok_or(InvalidSampleTimes::Length);
+        let mut next = || {
+            let number = decode_varint(&mut rest).ok().and_then(|number| u32::try_from(number).ok());
+            number.ok_or(InvalidSampleTimes::Length)
+        };
         let origin = -i64::from(next()?);
         let mut all = Self { ends: Vec::with_capacity(profile.sample.len()), times: Vec::new() };
         for (position, sample) in profile.sample.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! The number of events that a profile's numbers were made of.
 
+use super::strings::text_at;
 use crate::event_type::EventType;
 use crate::proto::pprof::Profile;
 
@@ -17,10 +18,7 @@ pub(super) fn events_comment(event: EventType, events: u64) -> String {
 /// Returns how many events were sampled for the numbers of a type: what the profile's comment says,
 /// or the sum of the numbers, of times divided by the period.
 pub fn sampled_events(profile: &Profile, sample_type: &str) -> u64 {
-    let text = |index: i64| {
-        let index = usize::try_from(index).ok();
-        index.and_then(|index| profile.string_table.get(index)).map_or("", String::as_str)
-    };
+    let text = |index: i64| text_at(profile, index);
     let counts = |event: &EventType| {
         event.is_estimated() && event.descriptor().sample_types.iter().any(|of| of.name == sample_type)
     };

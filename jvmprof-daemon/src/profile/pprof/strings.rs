@@ -2,6 +2,14 @@
 
 use std::collections::HashMap;
 
+use crate::proto::pprof::Profile;
+
+/// Returns the text at an index of a profile's strings; `""` for any other.
+pub fn text_at(profile: &Profile, index: i64) -> &str {
+    let index = usize::try_from(index).ok();
+    index.and_then(|index| profile.string_table.get(index)).map_or("", String::as_str)
+}
+
 /// Each text once; entry 0 is `""`.
 #[derive(Debug)]
 pub(super) struct PprofStrings {

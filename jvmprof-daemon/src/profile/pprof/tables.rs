@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use super::strings::text_at;
 use crate::proto::pprof::{Function, Location, Mapping, Profile};
 
 /// A reason why a profile's parts don't fit together.
@@ -78,8 +79,7 @@ impl<'a> CheckedTables<'a> {
 
     /// Returns the text at an index of the string table; `""` for none.
     pub(in crate::profile) fn text(&self, index: i64) -> &'a str {
-        let index = usize::try_from(index).ok();
-        index.and_then(|index| self.profile.string_table.get(index)).map_or("", String::as_str)
+        text_at(self.profile, index)
     }
 
     pub(in crate::profile) fn mapping(&self, id: u64) -> Option<&'a Mapping> {

@@ -146,7 +146,7 @@ pub fn write_html(
     let processes = Processes::of_batches(batches);
     let grouping = Grouping { groups, has_programs: has_several_programs(batches), processes: &processes };
     for batch in batches {
-        let mut add = |name: &str, unit, number: Option<SampleNumber>| {
+        for &(name, unit, number) in shown_types(batch.event) {
             if let Some(number) = number {
                 let nodes = if trees.is_empty() { PAGE_NODES } else { NODES_BESIDE };
                 let (tree, times_of_tree) = tree(batch, number, &grouping, nodes);
@@ -157,30 +157,6 @@ pub fn write_html(
             }
             let (name, tree) = (name.to_owned(), trees.len() - 1);
             types.push(RecordedType { name, unit, period_ns: batch.period, tree, sides: None });
-        };
-        match batch.event {
-            EventType::Cpu => {
-                add("samples", ShownUnit::Samples, Some(SampleNumber::Count));
-                add("cpu", ShownUnit::Nanoseconds, None);
-            }
-            EventType::Allocation => {
-                add("alloc_space", ShownUnit::Bytes, Some(SampleNumber::Value));
-                add("alloc_objects", ShownUnit::Objects, Some(SampleNumber::Count));
-            }
-            EventType::OffCpu => add("off_cpu", ShownUnit::WaitingTime, Some(SampleNumber::Value)),
-            EventType::Lock => {
-                add("delay", ShownUnit::LockTime, Some(SampleNumber::Value));
-                add("contentions", ShownUnit::Contentions, Some(SampleNumber::Count));
-            }
-            EventType::LockHolder => {
-                add("caused_delay", ShownUnit::LockTime, Some(SampleNumber::Value));
-                add("caused_contentions", ShownUnit::Contentions, Some(SampleNumber::Count));
-            }
-            EventType::Pause => {
-                add("pause", ShownUnit::PauseTime, Some(SampleNumber::Value));
-                add("pauses", ShownUnit::Pauses, Some(SampleNumber::Count));
-            }
-            EventType::Wall => add("wall", ShownUnit::WallTime, Some(SampleNumber::Value)),
         }
     }
     let first = batches.first();
@@ -197,6 +173,37 @@ pub fn write_html(
         pauses,
     };
     write_page(&recorded, out)
+}
+
+/// A type of an event's samples: its name, its unit, and the number that its tree is of; `None`: the
+/// tree of the type before.
+type ShownType = (&'static str, ShownUnit, Option<SampleNumber>);
+
+/// Returns the types of an event's samples, in the order in which the page offers them.
+const fn shown_types(event: EventType) -> &'static [ShownType] {
+    use SampleNumber::{Count, Value};
+    match event {
+        EventType::Cpu => {
+            &[("samples", ShownUnit::Samples, Some(Count)), ("cpu", ShownUnit::Nanoseconds, None)]
+        }
+        EventType::Allocation => &[
+            ("alloc_space", ShownUnit::Bytes, Some(Value)),
+            ("alloc_objects", ShownUnit::Objects, Some(Count)),
+        ],
+        EventType::OffCpu => &[("off_cpu", ShownUnit::WaitingTime, Some(Value))],
+        EventType::Lock => &[
+            ("delay", ShownUnit::LockTime, Some(Value)),
+            ("contentions", ShownUnit::Contentions, Some(Count)),
+        ],
+        EventType::LockHolder => &[
+            ("caused_delay", ShownUnit::LockTime, Some(Value)),
+            ("caused_contentions", ShownUnit::Contentions, Some(Count)),
+        ],
+        EventType::Pause => {
+            &[("pause", ShownUnit::PauseTime, Some(Value)), ("pauses", ShownUnit::Pauses, Some(Count))]
+        }
+        EventType::Wall => &[("wall", ShownUnit::WallTime, Some(Value))],
+    }
 }
 
 /// Writes the page of this data.

@@ -5,7 +5,7 @@ use jvmprof_common::allocation::{
     AllocatedTotals, AllocatingThread, AllocationTarget, CountedKey, ObjectTotals,
 };
 
-use super::object::{PodValue, impl_pod, map_error, take_map};
+use super::object::{PodValue, impl_opaque_debug, impl_pod, map_error, take_map};
 use crate::sampler::error::SamplerError;
 
 const TARGETS: &str = "ALLOCATION_TARGETS";
@@ -39,11 +39,7 @@ pub struct AllocationMaps {
     counted: HashMap<MapData, PodValue<CountedKey>, PodValue<ObjectTotals>>,
 }
 
-impl std::fmt::Debug for AllocationMaps {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AllocationMaps").finish_non_exhaustive()
-    }
-}
+impl_opaque_debug!(AllocationMaps);
 
 impl AllocationMaps {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {

@@ -10,7 +10,9 @@ use aya::programs::ProgramFd;
 use jvmprof_common::abi::{KERNEL_NAME_BYTES, KERNEL_NAMES, KERNEL_NAMES_PROGRAM, KernelName, NAMES};
 use nix::errno::Errno;
 
-use super::object::{PodValue, impl_pod, load_program, map_error, program_error, take_map};
+use super::object::{
+    PodValue, impl_opaque_debug, impl_pod, load_program, map_error, program_error, take_map,
+};
 use crate::sampler::error::SamplerError;
 use crate::types::Avma;
 
@@ -66,11 +68,7 @@ pub struct KernelSymbolizer {
     names: Array<MapData, PodValue<[KernelName; KERNEL_NAMES]>>,
 }
 
-impl std::fmt::Debug for KernelSymbolizer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KernelSymbolizer").finish_non_exhaustive()
-    }
-}
+impl_opaque_debug!(KernelSymbolizer);
 
 impl KernelSymbolizer {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {

@@ -17,6 +17,7 @@ use super::pause_maps::PauseMap;
 use super::process_filter::{DroppedProcesses, ExecStarts};
 use super::thread_context_map::ThreadContextMap;
 use crate::sampler::error::SamplerError;
+use crate::sampler::options::SamplerOptions;
 
 /// Sizes of the maps, in entries. All but `processes` take their memory when the programs are
 /// loaded.
@@ -33,7 +34,7 @@ pub struct MapSizes {
 }
 
 impl Default for MapSizes {
-    /// 14 MiB in all: rows for a dozen large programs and their libraries.
+    /// Returns sizes of 14 MiB in all: rows for a dozen large programs and their libraries.
     fn default() -> Self {
         Self { processes: 8192, regions: 1 << 15, tables: 2048, pages: 1 << 19, rows: 1 << 21, jvms: 256 }
     }
@@ -88,7 +89,8 @@ const JVMS: &str = "JVMS";
 
 impl_pod!(ProcessEntry, Region, RowTable, RowPage, RowChunk, PackedRule, Jvm);
 
-/// The tables of loaded kernel programs.
+/// The tables of loaded kernel programs. Each of the optional ones is for one owner, who takes it;
+/// `None` where what it is of isn't sampled.
 pub struct BpfMaps {
     sizes: MapSizes,
     processes: HashMap<MapData, u32, PodValue<ProcessEntry>>,
@@ -98,13 +100,15 @@ pub struct BpfMaps {
     rows: Array<MapData, PodValue<RowChunk>>,
     rules: Array<MapData, PodValue<PackedRule>>,
     jvms: Array<MapData, PodValue<Jvm>>,
-    dropped: Option<DroppedProcesses>,
-    exec_starts: Option<ExecStarts>,
-    allocation: Option<AllocationMaps>,
-    off_cpu: Option<OffCpuMaps>,
-    pauses: Option<PauseMap>,
-    thread_contexts: Option<ThreadContextMap>,
-    kernel_symbolizer: Option<KernelSymbolizer>,
+    /// Processes that aren't sampled.
+    pub dropped_processes: Option<DroppedProcesses>,
+    /// Times when processes started.
+    pub exec_starts: Option<ExecStarts>,
+    pub allocation: Option<AllocationMaps>,
+    pub off_cpu: Option<OffCpuMaps>,
+    pub pauses: Option<PauseMap>,
+    pub thread_contexts: Option<ThreadContextMap>,
+    pub kernel_symbolizer: Option<KernelSymbolizer>,
 }
 
 impl std::fmt::Debug for BpfMaps {
@@ -114,9 +118,9 @@ impl std::fmt::Debug for BpfMaps {
 }
 
 impl BpfMaps {
-    pub(super) fn of(ebpf: &mut aya::Ebpf, sizes: MapSizes) -> Result<Self, SamplerError> {
+    pub(super) fn of(ebpf: &mut aya::Ebpf, options: &SamplerOptions) -> Result<Self, SamplerError> {
         Ok(Self {
-            sizes,
+            sizes: MapSizes::of_machine(),
             processes: take_map(ebpf, PROCESSES)?,
             regions: take_map(ebpf, REGIONS)?,
             tables: take_map(ebpf, TABLES)?,
@@ -124,67 +128,16 @@ impl BpfMaps {
             rows: take_map(ebpf, ROWS)?,
             rules: take_map(ebpf, RULES)?,
             jvms: take_map(ebpf, JVMS)?,
-            dropped: Some(DroppedProcesses::of(ebpf)?),
+            dropped_processes: Some(DroppedProcesses::of(ebpf)?),
             exec_starts: Some(ExecStarts::of(ebpf)?),
-            allocation: None,
-            off_cpu: None,
-            pauses: None,
-            thread_contexts: None,
+            allocation: options.allocation.then(|| AllocationMaps::of(ebpf)).transpose()?,
+            off_cpu: options.off_cpu.then(|| OffCpuMaps::of(ebpf, options.thread_ends)).transpose()?,
+            pauses: options.pauses.then(|| PauseMap::of(ebpf)).transpose()?,
+            thread_contexts: options.thread_context.then(|| ThreadContextMap::of(ebpf)).transpose()?,
             kernel_symbolizer: KernelSymbolizer::of(ebpf)
                 .inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
                 .ok(),
         })
-    }
-
-    /// Takes the map of processes that aren't sampled; `None` the second time.
-    pub fn take_dropped_processes(&mut self) -> Option<DroppedProcesses> {
-        self.dropped.take()
-    }
-
-    /// Takes the map of starts of processes; `None` the second time.
-    pub fn take_exec_starts(&mut self) -> Option<ExecStarts> {
-        self.exec_starts.take()
-    }
-
-    pub(super) fn set_allocation(&mut self, maps: AllocationMaps) {
-        self.allocation = Some(maps);
-    }
-
-    /// Takes the maps of allocation; `None` the second time, and where it isn't profiled.
-    pub fn take_allocation(&mut self) -> Option<AllocationMaps> {
-        self.allocation.take()
-    }
-
-    pub(super) fn set_off_cpu(&mut self, maps: OffCpuMaps) {
-        self.off_cpu = Some(maps);
-    }
-
-    /// Takes the maps of waits; `None` the second time, and where they aren't profiled.
-    pub fn take_off_cpu(&mut self) -> Option<OffCpuMaps> {
-        self.off_cpu.take()
-    }
-
-    pub(super) fn set_pauses(&mut self, map: PauseMap) {
-        self.pauses = Some(map);
-    }
-
-    /// Takes the map of pauses; `None` the second time, and where they aren't followed.
-    pub fn take_pauses(&mut self) -> Option<PauseMap> {
-        self.pauses.take()
-    }
-
-    pub(super) fn set_thread_contexts(&mut self, map: ThreadContextMap) {
-        self.thread_contexts = Some(map);
-    }
-
-    /// Takes the map of thread contexts; `None` the second time, and where they aren't read.
-    pub fn take_thread_contexts(&mut self) -> Option<ThreadContextMap> {
-        self.thread_contexts.take()
-    }
-
-    /// Takes the program that symbolizes kernel addresses; `None` the second time.
-    pub fn take_kernel_symbolizer(&mut self) -> Option<KernelSymbolizer> {
-        self.kernel_symbolizer.take()
     }
 
     pub fn sizes(&self) -> MapSizes {

@@ -1,6 +1,7 @@
 //! The kernel programs: loading, attaching, their maps, and what the verifier makes of them.
 
 pub(super) mod allocation_maps;
+mod global_values;
 pub(super) mod kernel_symbols;
 mod loader;
 pub(super) mod maps;

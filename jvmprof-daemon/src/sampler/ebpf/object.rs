@@ -4,6 +4,7 @@ use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
 use aya::programs::{Program, ProgramError, ProgramFd};
 
+use crate::sampler::counts::ProgramRunTime;
 use crate::sampler::error::SamplerError;
 
 /// A value with the layout that the kernel programs use.
@@ -21,6 +22,18 @@ macro_rules! impl_pod {
     };
 }
 pub(super) use impl_pod;
+
+/// Implements `Debug` for a type with maps, whose contents aren't shown.
+macro_rules! impl_opaque_debug {
+    ($type:ident) => {
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($type)).finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(super) use impl_opaque_debug;
 
 fn find_program<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Program, SamplerError> {
     ebpf.program_mut(name).ok_or(SamplerError::Object { kind: "program", name })
@@ -83,4 +96,15 @@ pub(super) fn program_error(program: &'static str) -> impl Fn(ProgramError) -> S
 /// Returns a constructor of errors that name this map.
 pub(super) fn map_error(map: &'static str) -> impl Fn(aya::maps::MapError) -> SamplerError {
     move |source| SamplerError::Map { map, source }
+}
+
+/// Returns the sum of these programs' run times; `None` if one isn't loaded.
+pub(super) fn run_time(ebpf: &Ebpf, names: &[&str]) -> Option<ProgramRunTime> {
+    let mut sum = ProgramRunTime::default();
+    for name in names {
+        let info = ebpf.program(name)?.info().ok()?;
+        sum.run_time_ns += info.run_time().as_nanos() as u64;
+        sum.run_count += info.run_count();
+    }
+    Some(sum)
 }

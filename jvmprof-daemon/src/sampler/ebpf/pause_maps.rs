@@ -3,7 +3,7 @@
 use aya::maps::{HashMap, MapData};
 use jvmprof_common::pause::JvmPauseState;
 
-use super::object::{PodValue, impl_pod, map_error, take_map};
+use super::object::{PodValue, impl_opaque_debug, impl_pod, map_error, take_map};
 use crate::sampler::error::SamplerError;
 
 const JVMS: &str = "PAUSED_JVMS";
@@ -21,11 +21,7 @@ pub(super) fn size(is_used: bool) -> (&'static str, u32) {
 /// The map of JVMs.
 pub struct PauseMap(HashMap<MapData, u32, PodValue<JvmPauseState>>);
 
-impl std::fmt::Debug for PauseMap {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PauseMap").finish_non_exhaustive()
-    }
-}
+impl_opaque_debug!(PauseMap);
 
 impl PauseMap {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {

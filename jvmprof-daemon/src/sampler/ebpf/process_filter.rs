@@ -6,7 +6,7 @@ use std::path::Path;
 use aya::maps::{Array, HashMap, MapData, MapError};
 use jvmprof_common::abi::{DROPPED_PIDS, DROPS, EXEC_STARTS, PROFILED_PIDS};
 
-use super::object::{map_error, take_map};
+use super::object::{impl_opaque_debug, map_error, take_map};
 use crate::sampler::error::SamplerError;
 
 /// The BPF map of those processes.
@@ -16,11 +16,7 @@ pub struct DroppedProcesses {
     is_used: Array<MapData, u32>,
 }
 
-impl std::fmt::Debug for DroppedProcesses {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DroppedProcesses").finish_non_exhaustive()
-    }
-}
+impl_opaque_debug!(DroppedProcesses);
 
 impl DroppedProcesses {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
@@ -50,11 +46,7 @@ impl DroppedProcesses {
 /// programs were loaded.
 pub struct ExecStarts(HashMap<MapData, u32, u64>);
 
-impl std::fmt::Debug for ExecStarts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ExecStarts").finish_non_exhaustive()
-    }
-}
+impl_opaque_debug!(ExecStarts);
 
 impl ExecStarts {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {

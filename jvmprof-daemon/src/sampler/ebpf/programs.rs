@@ -17,20 +17,16 @@ use aya::{Ebpf, VerifierLogLevel};
 use aya_log::EbpfLogger;
 use jvmprof_common::abi::{Counter, CpuCounters, Event, Stop};
 
-use super::allocation_maps::AllocationMaps;
 use super::loader::{RING, load};
-use super::maps::{BpfMaps, MapSizes};
-use super::object::{load_program, load_tail_calls, program, program_error, take_map};
-use super::off_cpu::maps::OffCpuMaps;
+use super::maps::BpfMaps;
+use super::object::{load_program, load_tail_calls, program, program_error, run_time, take_map};
 use super::off_cpu::programs::OffCpuPrograms;
-use super::pause_maps::PauseMap;
 use super::process_filter::ProfiledProcesses;
-use super::thread_context_map::ThreadContextMap;
 use super::uprobes::{self, AllocationProbes, AttachedProbes, ProbedFunctions};
 use crate::clock::monotonic_ns;
 use crate::event_type::SamplesByEvent;
 use crate::sampler::btf::Btf;
-use crate::sampler::counts::{EventCounts, SamplerCounts};
+use crate::sampler::counts::{EventCounts, ProgramRunTimes, SamplerCounts};
 use crate::sampler::error::SamplerError;
 use crate::sampler::event::{KernelEvent, KernelEventKind};
 use crate::sampler::options::{SampleClock, SamplerOptions};
@@ -89,13 +85,7 @@ impl KernelPrograms {
         let btf = Btf::of_running_kernel()?;
         let mut ebpf = load(options, &btf, VerifierLogLevel::STATS)?;
         // They take a third of what a switch costs where waits are profiled, of every program.
-        let stats = (!options.off_cpu).then(|| enable_stats(Stats::RunTime)).and_then(|stats| {
-            stats
-                .inspect_err(
-                    |error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"),
-                )
-                .ok()
-        });
+        let stats = if options.off_cpu { None } else { measure_run_times() };
         let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf)).and_then(|logger| {
             logger.inspect_err(|error| tracing::warn!(%error, "no log of the kernel programs")).ok()
         });
@@ -104,37 +94,11 @@ impl KernelPrograms {
         if options.pauses {
             uprobes::load_pauses(&mut ebpf)?;
         }
-        let mut profiled = ProfiledProcesses::of(&mut ebpf)?;
-        for pid in options.pids.iter().flatten() {
-            profiled.insert(*pid)?;
-        }
-        if options.pids.is_some() {
-            attach_raw_tracepoint(&mut ebpf, FORK, "sched_process_fork")?;
-        }
-        attach_raw_tracepoint(&mut ebpf, EXEC, "sched_process_exec")?;
+        let profiled = attach_process_events(&mut ebpf, options.pids.as_deref())?;
         let off_cpu = options.off_cpu.then(|| OffCpuPrograms::load(&mut ebpf, &btf)).transpose()?;
-        let attached = attach_new_mapping(&mut ebpf, &btf);
+        attach_mapping_events(&mut ebpf, &btf);
         drop(btf);
-        if let Err(error) = &attached {
-            tracing::debug!(%error, "new mappings aren't watched");
-            match attach_raw_tracepoint(&mut ebpf, UNMAPPED_AREA, "vm_unmapped_area") {
-                Ok(()) => tracing::info!("{NO_FENTRY}"),
-                Err(error) => tracing::warn!(%error, "{NO_MAPPING_PROGRAM}"),
-            }
-        }
-        let mut tables = BpfMaps::of(&mut ebpf, MapSizes::of_machine())?;
-        if options.allocation {
-            tables.set_allocation(AllocationMaps::of(&mut ebpf)?);
-        }
-        if options.off_cpu {
-            tables.set_off_cpu(OffCpuMaps::of(&mut ebpf, options.thread_ends)?);
-        }
-        if options.pauses {
-            tables.set_pauses(PauseMap::of(&mut ebpf)?);
-        }
-        if options.thread_context {
-            tables.set_thread_contexts(ThreadContextMap::of(&mut ebpf)?);
-        }
+        let tables = BpfMaps::of(&mut ebpf, options)?;
         load_program(&mut ebpf, SAMPLE)?;
         let mut programs = Self {
             ring: take_map(&mut ebpf, RING)?,
@@ -279,24 +243,16 @@ impl KernelPrograms {
         uprobes::detach(&mut self.ebpf, attached);
     }
 
-    pub(in crate::sampler) fn run_time(&self) -> Option<(u64, u64)> {
-        self.stats.as_ref()?;
-        // A tail-called program's time is billed to the program that was entered.
-        let info = self.ebpf.program(SAMPLE)?.info().ok()?;
-        Some((info.run_time().as_nanos() as u64, info.run_count()))
-    }
-
-    /// Returns run time in nanoseconds and number of runs of the uprobes; `None` where they aren't
-    /// loaded or not measured.
-    pub(in crate::sampler) fn probe_run_time(&self) -> Option<(u64, u64)> {
-        self.stats.as_ref()?;
-        self.probes.as_ref()?.run_time(&self.ebpf)
-    }
-
-    /// Returns the same of the uprobes of pauses.
-    pub(in crate::sampler) fn pause_run_time(&self) -> Option<(u64, u64)> {
-        self.stats.as_ref()?;
-        uprobes::pause_run_time(&self.ebpf)
+    pub(in crate::sampler) fn run_times(&self) -> ProgramRunTimes {
+        if self.stats.is_none() {
+            return ProgramRunTimes::default();
+        }
+        ProgramRunTimes {
+            // A tail-called program's time is billed to the program that was entered.
+            clock: run_time(&self.ebpf, &[SAMPLE]),
+            allocation: self.probes.as_ref().and_then(|probes| probes.run_time(&self.ebpf)),
+            pauses: uprobes::pause_run_time(&self.ebpf),
+        }
     }
 
     /// Attaches to all CPUs. The first one shows which clock this machine has.
@@ -354,6 +310,26 @@ fn wait_for_running_programs(has_one_cpu: bool) {
     }
 }
 
+/// Has the kernel measure the run time of its programs, as long as the result is open.
+fn measure_run_times() -> Option<OwnedFd> {
+    enable_stats(Stats::RunTime)
+        .inspect_err(|error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"))
+        .ok()
+}
+
+/// Attaches the programs that follow forks and execs, and chooses the processes that are sampled.
+fn attach_process_events(ebpf: &mut Ebpf, pids: Option<&[u32]>) -> Result<ProfiledProcesses, SamplerError> {
+    let mut profiled = ProfiledProcesses::of(ebpf)?;
+    for pid in pids.into_iter().flatten() {
+        profiled.insert(*pid)?;
+    }
+    if pids.is_some() {
+        attach_raw_tracepoint(ebpf, FORK, "sched_process_fork")?;
+    }
+    attach_raw_tracepoint(ebpf, EXEC, "sched_process_exec")?;
+    Ok(profiled)
+}
+
 fn attach_raw_tracepoint(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), SamplerError> {
     load_program(ebpf, name)?;
     let program: &mut RawTracePoint = program(ebpf, name)?;
@@ -366,6 +342,16 @@ fn attach_raw_tracepoint(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) 
 const NO_FENTRY: &str = "where a process maps code over other code without unmapping that first, stacks of the next second end there: this kernel takes no fentry program";
 /// The consequence where it doesn't take [`UNMAPPED_AREA`] either.
 const NO_MAPPING_PROGRAM: &str = "where a process loads a library in the place of another one, stacks of the next second end there: this kernel takes no fentry program";
+
+/// Attaches the program that sees new mappings, of the two that the kernel takes.
+fn attach_mapping_events(ebpf: &mut Ebpf, btf: &Btf) {
+    let Err(error) = attach_new_mapping(ebpf, btf) else { return };
+    tracing::debug!(%error, "new mappings aren't watched");
+    match attach_raw_tracepoint(ebpf, UNMAPPED_AREA, "vm_unmapped_area") {
+        Ok(()) => tracing::info!("{NO_FENTRY}"),
+        Err(error) => tracing::warn!(%error, "{NO_MAPPING_PROGRAM}"),
+    }
+}
 
 /// Attaches the program that invalidates a process's entry when code of files replaces other code.
 fn attach_new_mapping(ebpf: &mut Ebpf, btf: &Btf) -> Result<(), SamplerError> {

@@ -4,7 +4,7 @@ use aya::maps::{HashMap, MapData, MapError};
 use jvmprof_common::thread_context::THREAD_CONTEXT_VARIABLES;
 use jvmprof_common::thread_local::ThreadLocalVariable;
 
-use super::object::{PodValue, impl_pod, map_error, take_map};
+use super::object::{PodValue, impl_opaque_debug, impl_pod, map_error, take_map};
 use crate::sampler::error::SamplerError;
 
 /// Processes, at most.
@@ -22,11 +22,7 @@ pub struct ThreadContextMap {
     map: HashMap<MapData, u32, PodValue<ThreadLocalVariable>>,
 }
 
-impl std::fmt::Debug for ThreadContextMap {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ThreadContextMap").finish_non_exhaustive()
-    }
-}
+impl_opaque_debug!(ThreadContextMap);
 
 impl ThreadContextMap {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {

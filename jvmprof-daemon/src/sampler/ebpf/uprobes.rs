@@ -10,8 +10,10 @@ use aya::maps::{MapData, ProgramArray};
 use aya::programs::UProbe;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeLink, UProbeLinkId, UProbeScope};
 
-use super::object::{load_program, load_tail_calls, program, program_error};
+use super::object::{load_program, load_tail_calls, program, program_error, run_time};
+use crate::sampler::counts::ProgramRunTime;
 use crate::sampler::error::SamplerError;
+use crate::types::FileOffset;
 
 /// Targets of tail calls, by their index in [`PROGRAMS`].
 const TAIL_CALLED: [&str; 3] = ["probe_leaf", "probe_unwind", "probe_frozen"];
@@ -26,10 +28,10 @@ const PAUSE_END: &str = "pause_end";
 /// Offsets in a libjvm's file of the functions by which its JVMs report allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AllocationFunctions {
-    pub in_new_tlab: u64,
-    pub outside_tlab: u64,
+    pub in_new_tlab: FileOffset,
+    pub outside_tlab: FileOffset,
     /// That by which they forget a thread that ends; `None` if it isn't found.
-    pub thread_end: Option<u64>,
+    pub thread_end: Option<FileOffset>,
 }
 
 /// The same of the functions that stop threads and let them go on: see
@@ -37,14 +39,14 @@ pub struct AllocationFunctions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PauseFunctions {
     /// `None` where the next one is told how long that took.
-    pub begin: Option<u64>,
-    pub reached: u64,
-    pub end: u64,
+    pub begin: Option<FileOffset>,
+    pub reached: FileOffset,
+    pub end: FileOffset,
 }
 
 /// Functions of one file, and the programs at them: names and offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbedFunctions(Vec<(&'static str, u64)>);
+pub struct ProbedFunctions(Vec<(&'static str, FileOffset)>);
 
 #[cfg(test)]
 impl ProbedFunctions {
@@ -101,8 +103,7 @@ impl AllocationProbes {
         Ok(Self { _targets: targets })
     }
 
-    /// Returns run time in nanoseconds, stacks included, and number of runs.
-    pub(super) fn run_time(&self, ebpf: &Ebpf) -> Option<(u64, u64)> {
+    pub(super) fn run_time(&self, ebpf: &Ebpf) -> Option<ProgramRunTime> {
         run_time(ebpf, &[IN_NEW_TLAB, OUTSIDE_TLAB, THREAD_END])
     }
 }
@@ -114,8 +115,8 @@ pub(super) fn load_pauses(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
         .try_for_each(|name| load_program(ebpf, name).map(drop))
 }
 
-/// Returns run time in nanoseconds of the programs of pauses, and number of runs.
-pub(super) fn pause_run_time(ebpf: &Ebpf) -> Option<(u64, u64)> {
+/// Returns the run time of the programs of pauses; `None` where they aren't loaded.
+pub(super) fn pause_run_time(ebpf: &Ebpf) -> Option<ProgramRunTime> {
     run_time(ebpf, &[PAUSE_BEGIN, PAUSE_REACHED, PAUSE_END])
 }
 
@@ -188,11 +189,11 @@ fn attach_one(
     ebpf: &mut Ebpf,
     name: &'static str,
     file: &Path,
-    offset: u64,
+    offset: FileOffset,
 ) -> Result<UProbeLinkId, SamplerError> {
     let program: &mut UProbe = program(ebpf, name)?;
     program
-        .attach(UProbeAttachLocation::AbsoluteOffset(offset), file, UProbeScope::AllProcesses)
+        .attach(UProbeAttachLocation::AbsoluteOffset(offset.0), file, UProbeScope::AllProcesses)
         .map_err(program_error(name))
 }
 
@@ -207,14 +208,4 @@ fn take_link(ebpf: &mut Ebpf, name: &'static str, link: UProbeLinkId) -> Option<
 fn close_links(links: Vec<UProbeLink>) {
     // Without a thread they are dropped here.
     let _ = std::thread::Builder::new().name("uprobe-detach".to_owned()).spawn(move || drop(links));
-}
-
-fn run_time(ebpf: &Ebpf, names: &[&str]) -> Option<(u64, u64)> {
-    let mut sums = (0, 0);
-    for name in names {
-        let info = ebpf.program(name)?.info().ok()?;
-        sums.0 += info.run_time().as_nanos() as u64;
-        sums.1 += info.run_count();
-    }
-    Some(sums)
 }

@@ -66,7 +66,7 @@ impl EventOrder {
 }
 
 impl Ord for OrderedEvent {
-    /// Reversed: the heap's greatest is the earliest.
+    /// Compares in reverse: the heap's greatest is the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.event.time_ns, other.sequence).cmp(&(self.event.time_ns, self.sequence))
     }

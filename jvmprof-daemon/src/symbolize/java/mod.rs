@@ -95,7 +95,7 @@ pub(in crate::symbolize) struct AttachedJvm {
     refresh_ns: u64,
     /// Number of searches that samples of virtual threads have caused.
     thread_refreshes: u32,
-    names: HashMap<u64, Arc<str>>,
+    names: HashMap<Avma, Arc<str>>,
 }
 
 /// Result of inspecting a JVM.
@@ -311,8 +311,8 @@ impl AttachedJvm {
     }
 
     /// Returns the bytes around a pc, 32 before and after it, to debug a stack that isn't whole.
-    pub(in crate::symbolize) fn code_around(&self, pc: u64) -> Option<String> {
-        let bytes = self.hotspot.memory.read_bytes(Avma(pc.checked_sub(32)?), 64)?;
+    pub(in crate::symbolize) fn code_around(&self, pc: Avma) -> Option<String> {
+        let bytes = self.hotspot.memory.read_bytes(Avma(pc.0.checked_sub(32)?), 64)?;
         Some(hex(&bytes))
     }
 
@@ -323,15 +323,14 @@ impl AttachedJvm {
         frames: &[UserFrame],
         times: ReadTimes,
     ) -> Vec<Result<Arc<[JavaFrame]>, NamingError>> {
-        let interpreter = self.jvm().interpreter_start;
         let requests: Vec<PhysicalFrame> =
-            frames.iter().filter_map(|frame| code_ref(frame, interpreter)).collect();
+            frames.iter().filter_map(|frame| physical_frame(frame, self.jvm())).collect();
         self.hotspot.resolve_as_of(cache, &requests, times)
     }
 
-    /// Returns whether the first of these frames, the interrupted one, is none: code of the second,
-    /// on the way to its callee.
-    pub(in crate::symbolize) fn begins_on_the_way(
+    /// Returns true if the first of these frames, the interrupted one, is no frame of its own: it
+    /// is code of the second, on the way to its callee.
+    pub(in crate::symbolize) fn has_false_leaf(
         &self,
         cache: &JavaCache,
         frames: &[UserFrame],
@@ -341,10 +340,9 @@ impl AttachedJvm {
         if !is_same_nmethod(leaf, caller) || callers.bodies.contains(leaf) {
             return false;
         }
-        let interpreter = self.jvm().interpreter_start;
-        let Some((of_leaf, caller)) = code_ref(leaf, interpreter).zip(code_ref(caller, interpreter)) else {
-            return false;
-        };
+        let (leaf_frame, caller_frame) =
+            (physical_frame(leaf, self.jvm()), physical_frame(caller, self.jvm()));
+        let Some((of_leaf, caller)) = leaf_frame.zip(caller_frame) else { return false };
         match self.hotspot.is_past_last_desc(cache, &of_leaf) {
             Some(true) => self.hotspot.is_in_static_call_stub(&of_leaf, &caller),
             Some(false) => {
@@ -357,18 +355,18 @@ impl AttachedJvm {
 
     /// Returns the callee at the place where a named frame waits.
     pub(in crate::symbolize) fn called(&self, cache: &JavaCache, caller: &UserFrame) -> Callee {
-        let caller = code_ref(caller, self.jvm().interpreter_start);
+        let caller = physical_frame(caller, self.jvm());
         caller.map_or(Callee::Anything, |caller| self.hotspot.called(cache, &caller))
     }
 
     /// Returns HotSpot's name of a stub.
-    pub(in crate::symbolize) fn stub_name(&mut self, pc: Avma, name_at: u64) -> Arc<str> {
+    pub(in crate::symbolize) fn stub_name(&mut self, pc: Avma, name_at: Avma) -> Arc<str> {
         if let Some(name) = self.hotspot.stub_name(&self.stubs, pc) {
             return name;
         }
         let memory = self.hotspot.memory;
         let name = self.names.entry(name_at).or_insert_with(|| {
-            memory.read_c_string(Avma(name_at), 64).map_or_else(|| "unknown JVM stub".into(), Into::into)
+            memory.read_c_string(name_at, 64).map_or_else(|| "unknown JVM stub".into(), Into::into)
         });
         Arc::clone(name)
     }
@@ -398,7 +396,8 @@ fn is_same_nmethod(one: &UserFrame, other: &UserFrame) -> bool {
     nmethod(one).is_some() && nmethod(one) == nmethod(other)
 }
 
-fn code_ref(frame: &UserFrame, interpreter_start: u64) -> Option<PhysicalFrame> {
+/// Returns a Java frame as HotSpot's names are asked for; `None` for native code and stubs.
+fn physical_frame(frame: &UserFrame, jvm: &Jvm) -> Option<PhysicalFrame> {
     match *frame {
         UserFrame::Compiled { pc, exact: _, blob, compile_id, is_osr } => {
             Some(PhysicalFrame::Compiled { pc: Avma(pc), blob: Avma(blob), compile_id, osr: is_osr })
@@ -407,7 +406,7 @@ fn code_ref(frame: &UserFrame, interpreter_start: u64) -> Option<PhysicalFrame> 
             method: Avma(method),
             check,
             bcp_offset: bcp,
-            codelet_pc: Some(Avma(interpreter_start + u64::from(pc))),
+            codelet_pc: Some(Avma(jvm.interpreter_start + u64::from(pc))),
             leaf: exact,
         }),
         UserFrame::Native { .. } | UserFrame::Stub { .. } => None,

@@ -34,7 +34,7 @@ const YIELD: &str = "jdk.internal.vm.Continuation.yield";
 
 impl NamedWaitingStack {
     /// Returns false if this can't be the stack of a thread in that state: it has gone on.
-    fn begins_where_it_waits(&self) -> bool {
+    fn may_be_waiting(&self) -> bool {
         let is_parked = matches!(self.state, "PARKED" | "TIMED_PARKED");
         let leaf = self.methods.first().and_then(Option::as_deref);
         !is_parked || leaf.is_none_or(|leaf| leaf.starts_with(YIELD))
@@ -77,7 +77,7 @@ impl Symbolizer {
         });
         let mut stacks: Vec<NamedWaitingStack> = stacks.collect();
         let taken: f64 = stacks.iter().map(|stack| stack.threads).sum();
-        stacks.retain(NamedWaitingStack::begins_where_it_waits);
+        stacks.retain(NamedWaitingStack::may_be_waiting);
         let left: f64 = stacks.iter().map(|stack| stack.threads).sum();
         stacks.iter_mut().for_each(|stack| stack.threads *= taken / left);
         Some(Ok(NamedVirtualThreads { stacks, threads }))

@@ -320,7 +320,7 @@ impl JitNames {
         let dump = self.dump.as_ref();
         let ready = self.waiting.take(|waiting| is_end || is_known(map, dump, waiting.last_ns));
         for waiting in ready {
-            match self.named_all(map, &waiting) {
+            match self.named_of_waiting(map, &waiting) {
                 Some((named, is_ambiguous)) => {
                     counts.ambiguous += if is_ambiguous { waiting.samples } else { 0 };
                     self.waiting.resolve(waiting, named);
@@ -333,7 +333,11 @@ impl JitNames {
 
     /// Returns the frame of samples that wait together: if the first and the last have the same
     /// name, those between them have it, too.
-    fn named_all(&mut self, map: &ProcessPerfMap, waiting: &WaitingFrame) -> Option<(Arc<Frame>, bool)> {
+    fn named_of_waiting(
+        &mut self,
+        map: &ProcessPerfMap,
+        waiting: &WaitingFrame,
+    ) -> Option<(Arc<Frame>, bool)> {
         let WaitingFrame { frame, address, first_ns, last_ns, .. } = waiting;
         let make = |line| Arc::new(Frame { lines: vec![line], ..(**frame).clone() });
         let first = self.named(map, *address, *first_ns, make);

@@ -11,7 +11,7 @@ use crate::native::elf::ElfHeader;
 const MAX_CODE: u64 = 8 << 20;
 /// Divisor of wall time: as nothing else is named meanwhile, reading takes at most 1/SHARE of it in
 /// the long run.
-const SHARE: u32 = 4;
+const SHARE: u64 = 4;
 /// Time that reading may take at once.
 const BURST: Duration = Duration::from_secs(1);
 

@@ -23,7 +23,7 @@ use crate::symbolize::native::function_names::{FunctionNameKey, FunctionNames, N
 use crate::symbolize::native::load_budget::is_small;
 use crate::symbolize::native::single_row_lookup::SingleRowLookup;
 use crate::symbolize::publish_to_kernel::row_loader::RowsLoader;
-use crate::types::{Avma, BuildId, Svma};
+use crate::types::{Avma, BuildId, LoadBias, Svma};
 
 /// The mapped files of one process, by their mappings.
 #[derive(Debug, Default)]
@@ -214,10 +214,10 @@ impl Module {
     }
 
     /// Returns the file's key and bias; `None` where the file isn't identified.
-    pub(in crate::symbolize) fn file_and_bias(&self) -> Option<(FileKey, u64)> {
+    pub(in crate::symbolize) fn file_and_bias(&self) -> Option<(FileKey, LoadBias)> {
         let file = self.file.as_ref().ok()?;
         let svma = self.svma(file, self.code.start)?;
-        Some((file.key, self.code.start.0.wrapping_sub(svma.0)))
+        Some((file.key, LoadBias::between(self.code.start, svma)))
     }
 
     /// Requests the file's unwind rows, for the kernel program. Returns true if they will arrive.
@@ -268,7 +268,7 @@ impl Module {
         }
         let place = self.file.as_ref().ok().and_then(|file| Some((file, self.svma(file, address)?)));
         let Some((file, svma)) = place else { return UnwindRule::FramePointer };
-        let row = match tables.and_then(|tables| tables.row(&RowsKey::File(file.key), svma.0)) {
+        let row = match tables.and_then(|tables| tables.row(&RowsKey::File(file.key), svma)) {
             Some(row) => row,
             None => match self.rows(process, file, files) {
                 Ok(rows) => rows.row(svma),

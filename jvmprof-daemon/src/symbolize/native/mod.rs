@@ -27,7 +27,7 @@ use crate::types::BuildId;
 
 /// The place where native frames of files with a build id are named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Symbolize {
+pub enum SymbolizationPlace {
     /// The daemon names them.
     #[default]
     Local,
@@ -42,7 +42,7 @@ pub enum Symbolize {
 pub struct NativeOptions {
     /// Adds inlined functions and lines from DWARF.
     pub lines: bool,
-    pub symbolize: Symbolize,
+    pub symbolize: SymbolizationPlace,
     /// Client that fetches debug files that the host lacks.
     pub debuginfod: Option<Arc<Debuginfod>>,
     /// Hashes of files' contents that an earlier run has made.
@@ -59,7 +59,7 @@ impl NativeOptions {
     /// Returns whether a frame without a name stays so, because a server may name it.
     pub(in crate::symbolize) fn is_for_server(&self, frame: &Frame) -> bool {
         let has_build_id = frame.mapping.as_ref().is_some_and(|mapping| mapping.build_id.is_some());
-        self.symbolize != Symbolize::Local && frame.kind == FrameKind::Native && has_build_id
+        self.symbolize != SymbolizationPlace::Local && frame.kind == FrameKind::Native && has_build_id
     }
 }
 
@@ -122,7 +122,7 @@ impl Symbolizer {
         let (mapping, mode) = (module.mapping(), self.native.symbolize);
         let id = mapping.build_id;
         let mut named = Err("left to the server");
-        if id.is_none() || mode != Symbolize::Server {
+        if id.is_none() || mode != SymbolizationPlace::Server {
             if self.is_being_fetched(process, module, id) && may_wait {
                 return None;
             }
@@ -138,7 +138,7 @@ impl Symbolizer {
         };
         Some(match (named, id) {
             (Ok(lines), _) => native(lines.to_vec()),
-            (Err(_), Some(id)) if mode != Symbolize::Local => {
+            (Err(_), Some(id)) if mode != SymbolizationPlace::Local => {
                 self.offer(process, module, id);
                 native(Vec::new())
             }

@@ -24,6 +24,7 @@ use crate::native::file_cache::FileCache;
 use crate::native::file_identity::FileKey;
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
 use crate::sampler::BpfMaps;
+use crate::types::{Avma, LoadBias, Svma};
 use row_loader::RowsLoader;
 
 /// The part of a process's state that the publisher owns.
@@ -108,7 +109,7 @@ impl Publisher {
         let mut regions: Vec<CodeRegion> = Vec::with_capacity(process.mappings.len() + 1);
         for mapping in process.mappings.iter() {
             let code = self.region_code(process, symbols, mapping, &mut context);
-            regions.push(CodeRegion { start: mapping.start.0, end: mapping.end.0, code });
+            regions.push(CodeRegion { start: mapping.start, end: mapping.end, code });
         }
         if let Some(java) = symbols.java.attached_jvm() {
             insert_code_cache(&mut regions, java.jvm());
@@ -160,7 +161,7 @@ impl Publisher {
         if !self.tables.has_or_refuses_rows(&key) {
             self.tables.add_file(key, FileRows::new(|handle| trampolines.for_each(handle)));
         }
-        RegionCode::File { file: key, bias: mapping.start.0 }
+        RegionCode::File { file: key, bias: LoadBias::between(mapping.start, Svma(0)) }
     }
 
     /// Takes over rows that have been read: all that have arrived, or, with `until`, all that were
@@ -220,7 +221,7 @@ impl Symbolizer {
 
 /// The code cache's whole reserved memory is HotSpot's, however much of it is committed by now.
 fn insert_code_cache(regions: &mut Vec<CodeRegion>, jvm: &Jvm) {
-    let (start, end) = (jvm.code_start, jvm.code_end);
+    let (start, end) = (Avma(jvm.code_start), Avma(jvm.code_end));
     regions.retain_mut(|region| {
         if region.start < start && region.end > start {
             region.end = start;

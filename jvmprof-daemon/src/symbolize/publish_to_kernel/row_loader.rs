@@ -186,7 +186,7 @@ fn read(
     match files.convert_rows(key, path, || Ok(file), pack) {
         Ok(packed) => {
             if let Some(on_disk) = on_disk.filter(|_| began.elapsed() >= KEPT_FROM) {
-                on_disk.keep(key, &packed);
+                on_disk.store(key, &packed);
             }
             Some(packed)
         }

@@ -1,19 +1,20 @@
 //! Completion of a stack: its walk goes on where the kernel program stopped, over the part of the
 //! stack that it copied.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::UserFrame;
-use jvmprof_common::unwind::UnwindRule;
 
+use super::code_rules::{GeneratedCodeRules, NativeRules};
 use super::remapped_code::REMAPPED;
-use super::resumed_walk;
+use super::resumed_walk::{self, WalkEnd};
 use crate::budget::TimeBudget;
 use crate::native::file_cache::FileCache;
 use crate::process::Process;
 use crate::sampler::StackSample;
 use crate::symbolize::counts::SymbolCounts;
+use crate::symbolize::java::AttachedJvm;
 use crate::symbolize::native::function_names::{FunctionNames, NativeLines};
 use crate::symbolize::native::load_budget::load_budget;
 use crate::symbolize::native::mapped_files::{self, Modules};
@@ -125,78 +126,53 @@ impl StackWalk<'_> {
             }
             _ => {}
         }
-        let process = self.process;
-        let (modules, files, counts) = (&mut symbols.modules, self.files, &mut *self.counts);
-        let single_row_lookup = &mut *self.single_row_lookup;
-        let tables = self.publisher.map(|publisher| &publisher.tables);
         let before = stack.len();
-        let java = symbols.java.attached_jvm();
         if !matches!(sample.stop, Stop::UnknownProcess) {
-            tracing::trace!(pid = process.pid, stop = ?sample.stop, last = ?stack.last(), "walking on");
+            tracing::trace!(pid = self.process.pid, stop = ?sample.stop, last = ?stack.last(), "walking on");
         }
-        let (mut is_missing, mut is_ambiguous) = (false, false);
-        let generated = |address| {
-            if let Some((row, is_known)) = symbols.jit.row(address, sample.header.time_ns) {
-                is_ambiguous |= !is_known;
-                return Some(UnwindRule::Row(row));
-            }
-            let code = process.mappings.find(address)?;
-            let trampolines = symbols.arenas.at(code.start, code.end)?;
-            Some(UnwindRule::Row(trampolines.row(u32::try_from(address.0 - code.start.0).ok()?)?))
+        let mut native = NativeRules {
+            process: self.process,
+            modules: &mut symbols.modules,
+            files: self.files,
+            publisher: self.publisher,
+            single_row_lookup: self.single_row_lookup,
+            counts: self.counts,
+            reads_rows: self.reads_rows,
+            is_missing: false,
+            reading: Duration::ZERO,
         };
-        let (reads_rows, mut reading) = (self.reads_rows, Duration::ZERO);
-        let native = |address| {
-            let is_read_elsewhere = self.publisher.is_some_and(|publisher| {
-                mapped_files::is_missing(process, modules, &publisher.loader, address)
-            });
-            let began = is_read_elsewhere.then(Instant::now);
-            if is_read_elsewhere {
-                let row = mapped_files::fde_row(process, modules, (files, &mut *single_row_lookup), address);
-                reading += began.map(|began| began.elapsed()).unwrap_or_default();
-                if let Some(row) = row {
-                    return UnwindRule::Row(row);
-                }
-                if !(reads_rows && mapped_files::is_small_enough_to_read(process, modules, address)) {
-                    is_missing = true;
-                    return UnwindRule::Unknown;
-                }
-            }
-            let rule = mapped_files::rule(process, modules, (files, tables), counts, address);
-            reading += began.map(|began| began.elapsed()).unwrap_or_default();
-            rule
+        let mut generated = GeneratedCodeRules {
+            process: self.process,
+            jit: &symbols.jit,
+            arenas: &symbols.arenas,
+            at_ns: sample.header.time_ns,
+            is_ambiguous: false,
         };
-        let end = resumed_walk::complete(sample, java, stack, &mut symbols.rules, native, generated);
-        self.reading = reading;
-        self.counts.perf_maps.ambiguous_stacks += u64::from(is_ambiguous);
+        let java = symbols.java.attached_jvm();
+        let end = resumed_walk::complete(
+            sample,
+            java,
+            stack,
+            &mut symbols.rules,
+            |address| native.at(address),
+            |address| generated.at(address),
+        );
+        let is_missing = native.is_missing;
+        self.reading = native.reading;
+        self.counts.perf_maps.ambiguous_stacks += u64::from(generated.is_ambiguous);
         if self.now_ns.saturating_sub(sample.header.time_ns) > MAX_DELAY_NS {
             self.late_from = before.checked_sub(1);
         }
         let last_address = Avma(stack.last().and_then(UserFrame::lookup_address).unwrap_or(0));
-        match (end.stop, end.rule) {
-            (Stop::Root, _) => StackOutcome::Whole,
+        match end.stop {
+            Stop::Root => StackOutcome::Whole,
             // A frame pointer of zero is no mark of a root: code that keeps none has whatever it
             // likes in `rbp`. Where programs and threads begin has a row.
-            (stop, _) if self.is_go_root(modules, last_address, stop) => StackOutcome::Whole,
+            stop if self.is_go_root(&symbols.modules, last_address, stop) => StackOutcome::Whole,
             _ if is_missing => StackOutcome::Truncated(Stop::RowsMissing.as_str()),
-            // The copy ended before the stack did: the first reason is the true one.
-            (stop, rule) => {
-                let (header, last) = (&sample.header, stack.last());
-                tracing::debug!(
-                    pid = process.pid,
-                    tid = header.tid,
-                    kernel = ?sample.stop,
-                    daemon = ?stop,
-                    frames = stack.len(),
-                    ?last,
-                    ?rule,
-                    tail_sp = header.tail_sp,
-                    tail_fp = header.tail_fp,
-                    cursor = ?end.cursor,
-                    code = ?java.zip(last).map(|(java, last)| java.code_around(resumed_walk::place(last, Some(java)).0)),
-                    tail = sample.tail().len(),
-                    registers = ?header.registers,
-                    "a stack isn't whole"
-                );
+            stop => {
+                log_truncated(self.process, sample, stack, java, &end);
+                // The copy ended before the stack did: the first reason is the true one.
                 let reason = if stop == Stop::StackUnreadable { sample.stop } else { stop };
                 StackOutcome::Truncated(reason.as_str())
             }
@@ -219,4 +195,31 @@ impl StackWalk<'_> {
         };
         named.ok().flatten().as_ref().is_some_and(is_root)
     }
+}
+
+/// Logs all that is known of a stack that isn't whole.
+fn log_truncated(
+    process: &Process,
+    sample: &StackSample,
+    stack: &[UserFrame],
+    java: Option<&AttachedJvm>,
+    end: &WalkEnd,
+) {
+    let (header, last) = (&sample.header, stack.last());
+    tracing::debug!(
+        pid = process.pid,
+        tid = header.tid,
+        kernel = ?sample.stop,
+        daemon = ?end.stop,
+        frames = stack.len(),
+        ?last,
+        rule = ?end.rule,
+        tail_sp = header.tail_sp,
+        tail_fp = header.tail_fp,
+        cursor = ?end.cursor,
+        code = ?java.zip(last).map(|(java, last)| java.code_around(resumed_walk::frame_pc(last, Some(java)).0)),
+        tail = sample.tail().len(),
+        registers = ?header.registers,
+        "a stack isn't whole"
+    );
 }

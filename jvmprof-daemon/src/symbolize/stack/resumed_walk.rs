@@ -7,12 +7,11 @@ use jvmprof_common::abi::Stop;
 use jvmprof_common::address::StackAddress;
 use jvmprof_common::frame::{FrameWord, UserFrame};
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Register, Row};
-use jvmprof_common::unwind::hotspot::code_blobs::{HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES};
-use jvmprof_common::unwind::hotspot::compiled::instructions::{CODE_BYTES, CODE_WORDS, LoadedCode};
+use jvmprof_common::unwind::hotspot::compiled::instructions::LoadedCode;
 use jvmprof_common::unwind::hotspot::{self, EncodedFrame, HotspotTarget};
 use jvmprof_common::unwind::{Cursor, Memory, UnwindRule, is_code_address, step};
 
-use crate::hotspot::ProcessMemory;
+use crate::hotspot::{LoadedPieces, ProcessMemory};
 use crate::sampler::StackSample;
 use crate::symbolize::java::AttachedJvm;
 use crate::types::Avma;
@@ -60,39 +59,24 @@ pub(in crate::symbolize) fn complete(
     mut generated: impl FnMut(Avma) -> Option<UnwindRule>,
 ) -> WalkEnd {
     let header = &sample.header;
-    let Some((pc, exact)) = frames.last().map(|frame| place(frame, java)) else {
+    let Some((pc, exact)) = frames.last().map(|frame| frame_pc(frame, java)) else {
         return WalkEnd { stop: sample.stop, rule: UnwindRule::Unknown, cursor: Cursor::default() };
     };
     let (sp, fp) = (StackAddress(header.tail_sp), StackAddress(header.tail_fp));
-    let mut cursor = Cursor { pc: Avma(pc), sp, fp, exact };
+    let mut cursor = Cursor { pc, sp, fp, exact };
     let mut target = SampleTarget {
         stack: (sample.tail_start(), sample.tail()),
         sample,
         registers: (frames.len() == 1).then_some(&header.registers),
         java,
-        header: [0; HEADER_WORDS],
-        code: [0; CODE_WORDS],
+        loaded: LoadedPieces::NONE,
     };
     let mut rule_at = |at: Avma| generated(at).unwrap_or_else(|| rules.at(at, &mut find));
     loop {
         let at = if cursor.exact { cursor.pc } else { Avma(cursor.pc.0.saturating_sub(1)) };
         let is_java = |at: Avma| java.is_some_and(|java| contains(java, at));
-        let mut encoded = EncodedFrame::default();
         let (stepped, rule) = match java.filter(|_| is_java(at)) {
-            Some(java) => {
-                let jvm = java.jvm();
-                let stepped = if target.registers.is_some() {
-                    hotspot::step_leaf(&mut cursor, &mut target, jvm, &mut encoded)
-                } else {
-                    hotspot::step(&mut cursor, &mut target, jvm, &mut encoded)
-                };
-                let mut taken = &encoded.words[..encoded.count as usize];
-                if let Some(frame) = UserFrame::take(&mut taken) {
-                    frames.pop();
-                    frames.push(frame);
-                }
-                (stepped, UnwindRule::Unknown)
-            }
+            Some(java) => (target.step_java(&mut cursor, java, frames), UnwindRule::Unknown),
             None => {
                 let mut rule = rule_at(at);
                 if matches!(rule, UnwindRule::Row(Row::AT_CALL)) && target.is_archived_entry(cursor.pc) {
@@ -118,13 +102,13 @@ pub(in crate::symbolize) fn complete(
 }
 
 /// Returns a frame's pc, and whether it is that of an instruction that was interrupted.
-pub(in crate::symbolize) fn place(frame: &UserFrame, java: Option<&AttachedJvm>) -> (u64, bool) {
+pub(in crate::symbolize) fn frame_pc(frame: &UserFrame, java: Option<&AttachedJvm>) -> (Avma, bool) {
     match *frame {
         UserFrame::Native { pc, exact }
         | UserFrame::Compiled { pc, exact, .. }
-        | UserFrame::Stub { pc, exact, .. } => (pc, exact),
+        | UserFrame::Stub { pc, exact, .. } => (Avma(pc), exact),
         UserFrame::Interpreted { pc, exact, .. } => {
-            (java.map_or(0, |java| java.jvm().interpreter_start) + u64::from(pc), exact)
+            (Avma(java.map_or(0, |java| java.jvm().interpreter_start) + u64::from(pc)), exact)
         }
     }
 }
@@ -164,11 +148,32 @@ struct SampleTarget<'a> {
     sample: &'a StackSample,
     registers: Option<&'a [u64; 16]>,
     java: Option<&'a AttachedJvm>,
-    header: [u64; HEADER_WORDS],
-    code: [u64; CODE_WORDS],
+    loaded: LoadedPieces,
 }
 
 impl SampleTarget<'_> {
+    /// Steps a frame of HotSpot's code, which takes the place of the last of `frames`: what it is
+    /// shows now.
+    fn step_java(
+        &mut self,
+        cursor: &mut Cursor,
+        java: &AttachedJvm,
+        frames: &mut Vec<UserFrame>,
+    ) -> Result<(), Stop> {
+        let mut encoded = EncodedFrame::default();
+        let stepped = if self.registers.is_some() {
+            hotspot::step_leaf(cursor, self, java.jvm(), &mut encoded)
+        } else {
+            hotspot::step(cursor, self, java.jvm(), &mut encoded)
+        };
+        let mut taken = &encoded.words[..encoded.count as usize];
+        if let Some(frame) = UserFrame::take(&mut taken) {
+            frames.pop();
+            frames.push(frame);
+        }
+        stepped
+    }
+
     fn read(&self, address: Avma, into: &mut [u8]) -> bool {
         self.java.is_some_and(|java| java.memory().read_into(address, into))
     }
@@ -181,18 +186,6 @@ impl SampleTarget<'_> {
         let interpreter = java.jvm().interpreter_start..java.jvm().interpreter_end;
         self.read(pc.wrapping_sub(MOV_BYTES as u64), &mut code)
             && archived_jump(&code).is_some_and(|to| interpreter.contains(&to))
-    }
-
-    fn read_words<const N: usize>(&self, address: Avma, bytes: usize) -> Option<[u64; N]> {
-        let mut buffer = vec![0; bytes];
-        if !self.read(address, &mut buffer) {
-            return None;
-        }
-        let mut words = [0; N];
-        for (word, chunk) in words.iter_mut().zip(buffer.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*chunk);
-        }
-        Some(words)
     }
 }
 
@@ -232,24 +225,19 @@ impl HotspotTarget for SampleTarget<'_> {
     }
 
     fn load_header(&mut self, address: Avma) -> bool {
-        let whole = self.read_words(address, HEADER_BYTES);
-        let read = whole.or_else(|| self.read_words(address, SHORT_HEADER_BYTES));
-        self.header = read.unwrap_or(self.header);
-        read.is_some()
+        self.java.is_some_and(|java| self.loaded.load_header(&java.memory(), address))
     }
 
     fn header_word(&self, index: usize) -> u64 {
-        self.header[index % HEADER_WORDS]
+        self.loaded.header_word(index)
     }
 
     fn load_code(&mut self, address: Avma) -> bool {
-        let read = self.read_words(address, CODE_BYTES);
-        self.code = read.unwrap_or(self.code);
-        read.is_some()
+        self.java.is_some_and(|java| self.loaded.load_code(&java.memory(), address))
     }
 
     fn code(&self) -> &LoadedCode {
-        &self.code
+        self.loaded.code()
     }
 
     fn stub_row(&mut self, _: u32, address: Avma) -> Option<Row> {

@@ -69,9 +69,9 @@ impl WholeStackCache {
         })
     }
 
-    /// Caches a stack whose names stay. Returns by how many bytes the cache grew, which may be
+    /// Inserts a stack whose names stay. Returns by how many bytes the cache grew, which may be
     /// negative.
-    pub(in crate::symbolize) fn keep(
+    pub(in crate::symbolize) fn insert(
         &mut self,
         version: u64,
         sample: &StackSample,
@@ -120,7 +120,7 @@ mod tests {
         let mut stacks = WholeStackCache::default();
         let sample = StackSample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::Root);
         assert_eq!(found(&stacks, 7, &sample), None);
-        let bytes = stacks.keep(7, &sample, &frames(5));
+        let bytes = stacks.insert(7, &sample, &frames(5));
         assert!(bytes > 80, "{bytes} bytes for five words and five frames");
         assert_eq!(found(&stacks, 7, &sample), Some(5));
         for other in [
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(found(&stacks, 7, &other), None, "{other:?}");
         }
         assert_eq!(found(&stacks, 8, &sample), None);
-        assert_eq!(stacks.keep(8, &sample, &frames(4)), -8, "those of other mappings are gone");
+        assert_eq!(stacks.insert(8, &sample, &frames(4)), -8, "those of other mappings are gone");
         assert_eq!((found(&stacks, 8, &sample), found(&stacks, 7, &sample)), (Some(4), None));
         assert_eq!(stacks.clear() as isize, bytes - 8);
         assert_eq!(found(&stacks, 8, &sample), None);
@@ -150,7 +150,7 @@ mod tests {
             StackSample::of_parts(&[], &[1, 2], &[], Stop::DepthReached),
             StackSample::of_parts(&[], &long, &[], Stop::Root),
         ] {
-            assert_eq!(stacks.keep(1, &sample, &frames(2)), 0, "{:?}", sample.stop);
+            assert_eq!(stacks.insert(1, &sample, &frames(2)), 0, "{:?}", sample.stop);
             assert_eq!(found(&stacks, 1, &sample), None);
         }
     }
@@ -162,8 +162,8 @@ mod tests {
             StackSample::of_parts(&[1], &[2], &[], Stop::Root),
             StackSample::of_parts(&[1, 2], &[], &[], Stop::NoMemory),
         );
-        let bytes = stacks.keep(1, &first, &frames(2));
-        assert_eq!(stacks.keep(1, &second, &frames(2)), 0);
+        let bytes = stacks.insert(1, &first, &frames(2));
+        assert_eq!(stacks.insert(1, &second, &frames(2)), 0);
         assert_eq!((found(&stacks, 1, &first), found(&stacks, 1, &second)), (None, Some(2)));
         assert_eq!(stacks.clear() as isize, bytes);
     }

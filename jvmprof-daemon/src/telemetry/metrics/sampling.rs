@@ -131,14 +131,12 @@ pub(super) const METRICS: &[Metric] = &[
         .help("Pauses of JVMs that are in no sum: their records found no room or were dropped"),
     Metric::counter(
         "jvmprof_pause_probe_seconds",
-        Optional(|snapshot| {
-            snapshot.pipeline.pauses.run_time.map(|(nanoseconds, _)| nanoseconds as f64 / 1e9)
-        }),
+        Optional(|snapshot| snapshot.pipeline.run_times.pauses.map(|time| time.run_time_ns as f64 / 1e9)),
     )
     .help("Run time of the uprobes of pauses; absent where the kernel doesn't measure it"),
     Metric::counter(
         "jvmprof_pause_probe_runs",
-        Optional(|snapshot| snapshot.pipeline.pauses.run_time.map(|(_, runs)| runs as f64)),
+        Optional(|snapshot| snapshot.pipeline.run_times.pauses.map(|time| time.run_count as f64)),
     )
     .help("Runs of the uprobes of pauses, three a pause; absent where the kernel doesn't measure it"),
     Metric::gauge("jvmprof_samples_waiting", Count(|counts| counts.waiting))
@@ -147,14 +145,12 @@ pub(super) const METRICS: &[Metric] = &[
         .help("Samples that were walked without the unwind rows they needed, since too many waited for some"),
     Metric::counter(
         "jvmprof_kernel_program_seconds",
-        Optional(|snapshot| {
-            snapshot.pipeline.kernel_run_time.map(|(nanoseconds, _)| nanoseconds as f64 / 1e9)
-        }),
+        Optional(|snapshot| snapshot.pipeline.run_times.clock.map(|time| time.run_time_ns as f64 / 1e9)),
     )
     .help("Run time of the sampling program on all CPUs; absent where the kernel doesn't measure it"),
     Metric::counter(
         "jvmprof_kernel_program_runs",
-        Optional(|snapshot| snapshot.pipeline.kernel_run_time.map(|(_, runs)| runs as f64)),
+        Optional(|snapshot| snapshot.pipeline.run_times.clock.map(|time| time.run_count as f64)),
     )
     .help("Runs of the sampling program; absent where the kernel doesn't measure it"),
 ];

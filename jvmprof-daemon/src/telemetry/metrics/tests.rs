@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::event_type::EventType;
 use crate::export::delivery::{DeliveryCounts, Losses};
-use crate::sampler::SamplerCounts;
+use crate::sampler::{ProgramRunTime, SamplerCounts};
 use crate::symbolize::StackOutcome;
 
 const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
@@ -64,7 +64,7 @@ pub(super) fn full() -> MetricsSnapshot {
         debuginfod: Some(Default::default()),
         ..MetricsSnapshot::default()
     };
-    snapshot.pipeline.kernel_run_time = Some((1_500_000_000, 3));
+    snapshot.pipeline.run_times.clock = Some(ProgramRunTime { run_time_ns: 1_500_000_000, run_count: 3 });
     snapshot.pipeline.outcomes = BTreeMap::from([
         (StackOutcome::Whole, cpu(5) + allocated(6)),
         (StackOutcome::Truncated("stack \"unreadable\"\n"), cpu(2)),

@@ -19,7 +19,7 @@ pub struct BudgetArgs {
     pub max_memory: Option<u64>,
 }
 
-/// `5`, `2.5` or `5%`.
+/// Parses a percentage: `5`, `2.5` or `5%`.
 fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
     match number.trim().parse::<f64>() {

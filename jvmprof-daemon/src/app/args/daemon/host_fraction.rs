@@ -30,7 +30,7 @@ pub struct HostFractionArgs {
     pub host_fraction_salt: Option<String>,
 }
 
-/// `0.1`, `10%`.
+/// Parses a share of the hosts: `0.1` or `10%`.
 fn parse_share(text: &str) -> Result<f64, String> {
     let share = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse().map(|percent: f64| percent / 100.0),

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::ProgramRuns;
 use crate::own_process::{one_line, stderr_line};
 use crate::pipeline::Counts;
 use crate::pipeline::allocation::{CLASS_LABEL, ClassErrors};
 use crate::profile::model::{Batch, FrameKind};
+use crate::sampler::ProgramRunTime;
 
 /// Rows of each table.
 const ROWS: usize = 10;
@@ -30,7 +30,7 @@ pub(in crate::app::record) struct AllocationSummary {
     screened_buffers: u64,
     /// Those of the uprobes' programs.
     #[serde(flatten)]
-    runs: Option<ProgramRuns>,
+    runs: Option<ProgramRunTime>,
     classes: Vec<ClassRow>,
     methods: Vec<AllocationRow>,
 }
@@ -97,7 +97,7 @@ impl AllocationSummary {
             interval: batch.period,
             censuses: counts.allocation.censuses,
             screened_buffers: counts.allocation.screened_buffers,
-            runs: counts.probe_run_time.map(ProgramRuns::new),
+            runs: counts.run_times.allocation,
             classes: rows(classes).into_iter().map(|row| ClassRow::new(row, errors)).collect(),
             methods: rows(methods),
         }

@@ -114,7 +114,8 @@ impl HolderRow {
 }
 
 impl LockSummary {
-    /// `holders`: the profile by the stacks of those that had the locks.
+    /// Sums a profile of contentions. `holders`: the profile by the stacks of those that had the
+    /// locks.
     pub(in crate::app::record) fn new(batch: &Batch, holders: Option<&Batch>) -> Self {
         let mut locks: HashMap<(&str, &str), Delays<'_>> = HashMap::new();
         for sample in batch.series.iter().flat_map(|series| &series.samples) {

@@ -31,6 +31,7 @@ use crate::event_type::EventType;
 use crate::own_process::{SelfUsage, one_line, stderr_line};
 use crate::pipeline::{Counts, Pipeline};
 use crate::profile::model::Batch;
+use crate::sampler::ProgramRunTime;
 
 const TOP_METHODS: usize = 10;
 
@@ -78,24 +79,11 @@ pub(super) struct RecordingSummary {
     period_ns: u64,
 }
 
-/// The time that kernel programs ran, with the stacks that they took, and the number of runs. Left
-/// out where the kernel didn't measure it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-struct ProgramRuns {
-    run_time_ns: u64,
-    run_count: u64,
-}
-
-impl ProgramRuns {
-    fn new((run_time_ns, run_count): (u64, u64)) -> Self {
-        Self { run_time_ns, run_count }
-    }
-}
-
 #[derive(Debug, Serialize)]
 struct KernelSummary {
+    /// Left out where the kernel didn't measure it.
     #[serde(flatten)]
-    runs: Option<ProgramRuns>,
+    runs: Option<ProgramRunTime>,
     /// Samples that the kernel program took.
     taken: u64,
 }
@@ -134,7 +122,7 @@ impl RecordingSummary {
                 .then_some(counts.thread_contexts.labelled),
             losses: counts.losses(),
             kernel: KernelSummary {
-                runs: counts.kernel_run_time.map(ProgramRuns::new),
+                runs: counts.run_times.clock,
                 taken: counts.sampler.get(jvmprof_common::abi::Counter::Taken),
             },
             daemon: DaemonSummary {

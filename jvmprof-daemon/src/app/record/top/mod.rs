@@ -26,8 +26,8 @@ use crate::app::stdout::print_report;
 use crate::event_type::EventType;
 use crate::own_process::{cpu_time, stderr_line};
 use crate::pipeline::Pipeline;
-use samples::{Slice, TopSamples};
-use state::{Change, TopState};
+use samples::{SampleSlice, TopSamples};
+use state::{KeyEffect, TopState};
 
 /// Interval of polls for samples, and their longest duration before keys are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -101,9 +101,9 @@ async fn show(
                 _ = hangup.recv() => return Ok(ScreenEnd::Asked),
                 event = keys.next() => match event {
                     Some(Ok(Event::Key(key))) => match state.press(key) {
-                        Change::Quit => return Ok(ScreenEnd::Asked),
-                        Change::Redraw => break true,
-                        Change::Nothing => {}
+                        KeyEffect::Quit => return Ok(ScreenEnd::Asked),
+                        KeyEffect::Redraw => break true,
+                        KeyEffect::Nothing => {}
                     },
                     Some(Ok(Event::Resize(..))) => break true,
                     Some(Ok(_)) => {}
@@ -141,9 +141,9 @@ fn ticks() -> Interval {
 }
 
 /// Ends the pipeline's window, and takes the samples of CPU time.
-fn take_slice(pipeline: &mut Pipeline) -> Slice {
+fn take_slice(pipeline: &mut Pipeline) -> SampleSlice {
     let batches = pipeline.flush().into_batches();
-    let mut slice = Slice::default();
+    let mut slice = SampleSlice::default();
     for batch in batches.into_iter().filter(|batch| batch.event == EventType::Cpu) {
         slice.add(&batch);
     }

@@ -23,7 +23,7 @@ struct ProcessFunctions {
 
 /// The samples of some time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slice {
+pub(super) struct SampleSlice {
     pub(super) duration: Duration,
     pub(super) samples: u64,
     /// CPU time that a sample stands for, in ns.
@@ -35,7 +35,7 @@ pub(super) struct Slice {
     functions: BTreeMap<Option<u32>, ProcessFunctions>,
 }
 
-impl Slice {
+impl SampleSlice {
     /// Adds a profile of CPU time that followed on what there is.
     pub(super) fn add(&mut self, batch: &Batch) {
         self.duration += batch.duration;
@@ -123,26 +123,26 @@ impl Slice {
 /// The samples of the last seconds, and of all the time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopTotals {
-    pub(super) window: Rc<Slice>,
-    pub(super) since_begin: Rc<Slice>,
+    pub(super) window: Rc<SampleSlice>,
+    pub(super) since_begin: Rc<SampleSlice>,
 }
 
 /// The samples slice by slice, and their sums: of a slice that comes, not of a picture that is
 /// drawn.
 #[derive(Debug)]
 pub(super) struct TopSamples {
-    slices: VecDeque<Slice>,
+    slices: VecDeque<SampleSlice>,
     limit: usize,
     totals: TopTotals,
 }
 
 impl TopSamples {
-    /// `limit`: slices of the window.
+    /// Makes an empty window of so many slices.
     pub(super) fn new(limit: usize) -> Self {
         Self { slices: VecDeque::new(), limit, totals: TopTotals::default() }
     }
 
-    pub(super) fn push(&mut self, slice: Slice) {
+    pub(super) fn push(&mut self, slice: SampleSlice) {
         Rc::make_mut(&mut self.totals.since_begin).merge(&slice);
         if self.slices.len() < self.limit {
             Rc::make_mut(&mut self.totals.window).merge(&slice);
@@ -151,7 +151,7 @@ impl TopSamples {
         }
         self.slices.pop_front();
         self.slices.push_back(slice);
-        let mut window = Slice::default();
+        let mut window = SampleSlice::default();
         self.slices.iter().for_each(|slice| window.merge(slice));
         self.totals.window = Rc::new(window);
     }
@@ -177,14 +177,14 @@ pub(super) mod tests {
     }
 
     /// A JVM that copies for a method, its collector, and another program.
-    pub(in crate::app::record::top) fn slice(copies: u64) -> Slice {
+    pub(in crate::app::record::top) fn slice(copies: u64) -> SampleSlice {
         let shop = [("pid", "7"), ("comm", "java"), ("jvm_main_class", "Shop")];
         let copy = vec![
             frame(FrameKind::Native, "memcpy"),
             frame(FrameKind::Java, "com.acme.Order.copy"),
             frame(FrameKind::Java, "com.acme.Shop.main"),
         ];
-        let mut slice = Slice::default();
+        let mut slice = SampleSlice::default();
         slice.add(&batch(vec![
             with_kind(series(&shop, vec![(copy, copies)]), "java"),
             with_kind(series(&shop, vec![(vec![frame(FrameKind::Native, "mark")], 100)]), "gc"),
@@ -197,7 +197,7 @@ pub(super) mod tests {
     fn the_window_slides_and_the_whole_time_does_not() {
         let mut samples = TopSamples::new(2);
         [300, 400, 500].into_iter().for_each(|copies| samples.push(slice(copies)));
-        let of = |slice: &Slice, chosen, java| {
+        let of = |slice: &SampleSlice, chosen, java| {
             let (rows, all) = slice.rows(chosen, java, RowOrder::Own, 1, |_| true);
             (rows[0].name.clone(), rows[0].own, all)
         };
@@ -214,7 +214,7 @@ pub(super) mod tests {
 
     #[test]
     fn processes_without_end_are_one() {
-        let mut sum = Slice::default();
+        let mut sum = SampleSlice::default();
         for pid in 0..MAX_PROCESSES + 10 {
             let pid = pid.to_string();
             let stack = vec![frame(FrameKind::Native, "f")];
@@ -225,14 +225,14 @@ pub(super) mod tests {
     }
 
     /// So many JVMs that ten find no room, each with a sample.
-    pub(in crate::app::record::top) fn crowd() -> Slice {
+    pub(in crate::app::record::top) fn crowd() -> SampleSlice {
         let jvms = (0..MAX_PROCESSES + 10).map(|pid| {
             let labels = [("pid", &*pid.to_string()), ("comm", "java"), ("jvm_main_class", "Shop")]
                 .map(|(name, value)| (name, value.to_owned()));
             let labels = labels.each_ref().map(|(name, value)| (*name, value.as_str()));
             with_kind(series(&labels, vec![(vec![frame(FrameKind::Java, "A.main")], 1)]), "java")
         });
-        let mut slice = Slice::default();
+        let mut slice = SampleSlice::default();
         slice.add(&batch(jvms.collect()));
         slice
     }

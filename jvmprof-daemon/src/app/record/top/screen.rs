@@ -6,7 +6,7 @@ use ratatui::style::{Modifier, Style, Stylize as _};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
-use super::samples::{MAX_PROCESSES, Slice};
+use super::samples::{MAX_PROCESSES, SampleSlice};
 use super::state::TopState;
 use crate::app::pipeline_options::node_name;
 use crate::app::record::summary::hottest_functions::{RowOrder, TopRow};
@@ -54,7 +54,7 @@ pub(super) fn draw(state: &mut TopState, frame: &mut Frame<'_>) {
     }
 }
 
-fn title_line(state: &TopState, slice: &Slice) -> Line<'static> {
+fn title_line(state: &TopState, slice: &SampleSlice) -> Line<'static> {
     let seconds = slice.duration.as_secs_f64();
     let time = if state.is_since_begin { "since the begin" } else { "window" };
     let paused = if state.is_paused() { "  PAUSED" } else { "" };
@@ -67,7 +67,7 @@ fn title_line(state: &TopState, slice: &Slice) -> Line<'static> {
     ))
 }
 
-fn draw_jvms(state: &TopState, slice: &Slice, jvms: &[&JvmTime], frame: &mut Frame<'_>, area: Rect) {
+fn draw_jvms(state: &TopState, slice: &SampleSlice, jvms: &[&JvmTime], frame: &mut Frame<'_>, area: Rect) {
     if jvms.is_empty() {
         let text = "no JVM has used a CPU";
         frame.render_widget(Paragraph::new(text).dim(), area);
@@ -95,11 +95,11 @@ fn draw_jvms(state: &TopState, slice: &Slice, jvms: &[&JvmTime], frame: &mut Fra
     frame.render_widget(Table::new(rows, widths).header(header).column_spacing(2), area);
 }
 
-fn draw_functions(state: &mut TopState, slice: &Slice, frame: &mut Frame<'_>, area: Rect) {
+fn draw_functions(state: &mut TopState, slice: &SampleSlice, frame: &mut Frame<'_>, area: Rect) {
     let height = usize::from(area.height.saturating_sub(1));
     let limit = state.scrolled.saturating_add(height);
     let (rows, samples) =
-        slice.rows(state.chosen, state.java, state.order, limit, |name| state.lets_through(name));
+        slice.rows(state.chosen, state.java, state.order, limit, |name| state.matches_filter(name));
     state.scrolled = state.scrolled.min(rows.len().saturating_sub(height));
     let percent = |part: u64| part as f64 * 100.0 / samples.max(1) as f64;
     let row = |row: &TopRow| {
@@ -241,7 +241,7 @@ mod tests {
         let mut state = state();
         let name = "evil\u{1b}[2J";
         let stacks = vec![(vec![frame(FrameKind::Native, name)], 900)];
-        let mut evil = Slice::default();
+        let mut evil = SampleSlice::default();
         evil.add(&batch(vec![series(&[("pid", "11"), ("comm", name)], stacks)]));
         state.add(evil, 0.012);
         let text = picture(&mut state, 100, 12).concat();

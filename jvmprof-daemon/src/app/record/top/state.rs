@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::samples::{Slice, TopSamples, TopTotals};
+use super::samples::{SampleSlice, TopSamples, TopTotals};
 use crate::app::record::summary::hottest_functions::RowOrder;
 
 /// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum KeyEffect {
     Nothing,
     Redraw,
     Quit,
@@ -56,7 +56,7 @@ impl TopState {
     }
 
     /// Adds the last second's samples, and what this program took meanwhile.
-    pub(super) fn add(&mut self, slice: Slice, own_cores: f64) {
+    pub(super) fn add(&mut self, slice: SampleSlice, own_cores: f64) {
         self.live.push(slice);
         self.own_cores = own_cores;
     }
@@ -66,35 +66,35 @@ impl TopState {
     }
 
     /// The samples of the chosen time.
-    pub(super) fn shown(&self) -> Rc<Slice> {
+    pub(super) fn shown(&self) -> Rc<SampleSlice> {
         let totals = self.paused.as_ref().unwrap_or(self.live.totals());
         Rc::clone(if self.is_since_begin { &totals.since_begin } else { &totals.window })
     }
 
     /// Carries out what a key stands for.
-    pub(super) fn press(&mut self, key: KeyEvent) -> Change {
+    pub(super) fn press(&mut self, key: KeyEvent) -> KeyEffect {
         if key.kind == KeyEventKind::Release {
-            return Change::Nothing;
+            return KeyEffect::Nothing;
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Change::Quit } else { Change::Nothing };
+            return if key.code == KeyCode::Char('c') { KeyEffect::Quit } else { KeyEffect::Nothing };
         }
         if self.is_editing {
             return self.edit(key.code);
         }
         if self.has_help {
             self.has_help = false;
-            return if key.code == KeyCode::Char('q') { Change::Quit } else { Change::Redraw };
+            return if key.code == KeyCode::Char('q') { KeyEffect::Quit } else { KeyEffect::Redraw };
         }
         match key.code {
-            KeyCode::Char('q') => return Change::Quit,
+            KeyCode::Char('q') => return KeyEffect::Quit,
             // The same table: its rows stay where they are.
             KeyCode::Char(' ') => {
                 self.paused = match self.paused {
                     Some(_) => None,
                     None => Some(self.live.totals().clone()),
                 };
-                return Change::Redraw;
+                return KeyEffect::Redraw;
             }
             KeyCode::Char('w') => self.is_since_begin = !self.is_since_begin,
             KeyCode::Char('j') => self.java = !self.java,
@@ -110,10 +110,10 @@ impl TopState {
         }
         // Another table begins at its first row.
         self.scrolled = 0;
-        Change::Redraw
+        KeyEffect::Redraw
     }
 
-    fn edit(&mut self, code: KeyCode) -> Change {
+    fn edit(&mut self, code: KeyCode) -> KeyEffect {
         match code {
             KeyCode::Enter => self.is_editing = false,
             KeyCode::Esc => (self.filter, self.is_editing) = (String::new(), false),
@@ -121,22 +121,22 @@ impl TopState {
                 self.filter.pop();
             }
             KeyCode::Char(char) => self.filter.extend(char.to_lowercase()),
-            _ => return Change::Nothing,
+            _ => return KeyEffect::Nothing,
         }
         self.scrolled = 0;
-        Change::Redraw
+        KeyEffect::Redraw
     }
 
-    fn scroll(&mut self, code: KeyCode) -> Change {
+    fn scroll(&mut self, code: KeyCode) -> KeyEffect {
         self.scrolled = match code {
             KeyCode::Up => self.scrolled.saturating_sub(1),
             KeyCode::Down => self.scrolled.saturating_add(1),
             KeyCode::PageUp => self.scrolled.saturating_sub(PAGE),
             KeyCode::PageDown => self.scrolled.saturating_add(PAGE),
             KeyCode::Home => 0,
-            _ => return Change::Nothing,
+            _ => return KeyEffect::Nothing,
         };
-        Change::Redraw
+        KeyEffect::Redraw
     }
 
     /// Goes on to the next JVM of the list, or back; behind the last one stand all processes.
@@ -153,8 +153,8 @@ impl TopState {
         self.chosen = next.and_then(|at| pids.get(at).copied());
     }
 
-    /// Returns true if the filter lets a name through.
-    pub(super) fn lets_through(&self, name: &str) -> bool {
+    /// Returns true if a name matches the filter.
+    pub(super) fn matches_filter(&self, name: &str) -> bool {
         self.filter.is_empty() || name.to_lowercase().contains(&self.filter)
     }
 }
@@ -170,8 +170,8 @@ mod tests {
         state
     }
 
-    fn press(state: &mut TopState, codes: &[KeyCode]) -> Change {
-        codes.iter().fold(Change::Nothing, |_, code| state.press(KeyEvent::from(*code)))
+    fn press(state: &mut TopState, codes: &[KeyCode]) -> KeyEffect {
+        codes.iter().fold(KeyEffect::Nothing, |_, code| state.press(KeyEvent::from(*code)))
     }
 
     #[test]
@@ -181,14 +181,14 @@ mod tests {
         assert!(state.is_since_begin && state.java && state.order == RowOrder::Total);
         press(&mut state, &[KeyCode::Char('/'), KeyCode::Char('Q'), KeyCode::Char('o'), KeyCode::Backspace]);
         assert_eq!((state.filter.as_str(), state.is_editing), ("q", true));
-        assert!(state.lets_through("com.acme.Queue") && !state.lets_through("com.acme.Order"));
+        assert!(state.matches_filter("com.acme.Queue") && !state.matches_filter("com.acme.Order"));
         press(&mut state, &[KeyCode::Enter, KeyCode::Tab]);
         assert_eq!((state.is_editing, state.chosen), (false, Some(7)));
         press(&mut state, &[KeyCode::Tab]);
         assert_eq!(state.chosen, None);
         press(&mut state, &[KeyCode::BackTab, KeyCode::Esc]);
         assert_eq!((state.chosen, state.filter.as_str()), (None, ""));
-        assert_eq!(press(&mut state, &[KeyCode::F(5)]), Change::Nothing);
+        assert_eq!(press(&mut state, &[KeyCode::F(5)]), KeyEffect::Nothing);
     }
 
     #[test]
@@ -205,10 +205,10 @@ mod tests {
     #[test]
     fn q_and_control_c_quit_even_while_a_filter_is_typed() {
         let mut state = state();
-        assert_eq!(press(&mut state, &[KeyCode::Char('?'), KeyCode::Char('q')]), Change::Quit);
+        assert_eq!(press(&mut state, &[KeyCode::Char('?'), KeyCode::Char('q')]), KeyEffect::Quit);
         press(&mut state, &[KeyCode::Char('x'), KeyCode::Char('/')]);
-        assert_eq!(press(&mut state, &[KeyCode::Char('q')]), Change::Redraw);
+        assert_eq!(press(&mut state, &[KeyCode::Char('q')]), KeyEffect::Redraw);
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(state.press(control_c), Change::Quit);
+        assert_eq!(state.press(control_c), KeyEffect::Quit);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::samples::{MAX_PROCESSES, Slice};
+use super::samples::{MAX_PROCESSES, SampleSlice};
 use crate::app::record::summary::hottest_functions::RowOrder;
 use crate::own_process::one_line;
 
 /// JVMs first, then the functions with the most samples of their own, as on the screen.
-pub(super) fn table(slice: &Slice, java: bool, limit: usize) -> String {
+pub(super) fn table(slice: &SampleSlice, java: bool, limit: usize) -> String {
     let mut text = format!(
         "{} samples in {:.1} s, {:.2} cores\n",
         slice.samples,

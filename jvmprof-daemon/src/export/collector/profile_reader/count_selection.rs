@@ -7,7 +7,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use super::decode_ahead::MAX_THREADS;
 use super::partial_answer::{PartialAnswer, SelectionContext};
-use super::plan::{Plan, RequestContext};
+use super::plan::{ReadPlan, RequestContext};
 use super::{ReadError, ReadSelection, covered_time};
 use crate::profile::call_tree::TreeBuilder;
 
@@ -18,7 +18,7 @@ impl<'a> RequestContext<'a> {
     /// See [`ReadError`].
     pub(super) fn count(
         &self,
-        plan: &Plan<'a>,
+        plan: &ReadPlan<'a>,
         has_all_stacks: bool,
         is_base: bool,
     ) -> Result<(TreeBuilder, ReadSelection), ReadError> {

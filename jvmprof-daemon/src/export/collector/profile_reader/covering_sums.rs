@@ -11,12 +11,12 @@ pub(super) struct SummedProfiles<'a> {
 }
 
 /// A file that is read.
-pub(super) enum Item<'a> {
+pub(super) enum FileToRead<'a> {
     Sum(SummedProfiles<'a>),
     One(&'a ProfileRef),
 }
 
-impl<'a> Item<'a> {
+impl<'a> FileToRead<'a> {
     pub(super) fn first(&self) -> &'a ProfileRef {
         match self {
             Self::Sum(sum) => sum.profiles[0],
@@ -40,7 +40,7 @@ pub(super) fn divide<'a>(
     of_series: &[&'a ProfileRef],
     range: TimeRange,
     lengths: &[i64],
-) -> Vec<Item<'a>> {
+) -> Vec<FileToRead<'a>> {
     let mut items = Vec::new();
     let mut rest = of_series;
     while let Some(first) = rest.first() {
@@ -52,13 +52,13 @@ pub(super) fn divide<'a>(
             Some((period, bytes))
         });
         let Some((period, bytes)) = found else {
-            items.push(Item::One(first));
+            items.push(FileToRead::One(first));
             rest = &rest[1..];
             continue;
         };
         let end = period.range().end;
         let (parts, others) = rest.split_at(rest.partition_point(|profile| profile.start < end));
-        items.push(Item::Sum(SummedProfiles { profiles: parts.to_vec(), period, bytes }));
+        items.push(FileToRead::Sum(SummedProfiles { profiles: parts.to_vec(), period, bytes }));
         rest = others;
     }
     items

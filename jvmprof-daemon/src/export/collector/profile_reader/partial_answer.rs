@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::covering_sums::{Item, SummedProfiles, read_sum};
+use super::covering_sums::{FileToRead, SummedProfiles, read_sum};
 use super::decode_ahead::{ReadProfile, decode_large, read};
-use super::plan::{Plan, RequestContext};
+use super::plan::{ReadPlan, RequestContext};
 use super::{CpuTime, ReadError, keep_in_range};
 use crate::export::collector::sample_timeline::ActivityTimeline;
 use crate::export::collector::sums::stored_sum::{StoredSum, SumContent, SumDetail};
@@ -75,7 +75,7 @@ impl PartialAnswer {
 /// Data that the threads that count a selection have in common.
 pub(super) struct SelectionContext<'a, 'b> {
     request: &'b RequestContext<'a>,
-    plan: &'b Plan<'a>,
+    plan: &'b ReadPlan<'a>,
     /// Else the heaviest nodes of sums are counted.
     has_all_stacks: bool,
     is_base: bool,
@@ -95,7 +95,7 @@ pub(super) struct SelectionContext<'a, 'b> {
 impl<'a, 'b> SelectionContext<'a, 'b> {
     pub(super) fn new(
         request: &'b RequestContext<'a>,
-        plan: &'b Plan<'a>,
+        plan: &'b ReadPlan<'a>,
         has_all_stacks: bool,
         is_base: bool,
         is_disjoint: bool,
@@ -146,7 +146,7 @@ impl SelectionContext<'_, '_> {
     }
 
     /// Counts files, those of a series side by side.
-    pub(super) fn count(&self, items: &[Item<'_>]) -> Result<PartialAnswer, ReadError> {
+    pub(super) fn count(&self, items: &[FileToRead<'_>]) -> Result<PartialAnswer, ReadError> {
         let mut answer = self.empty_answer();
         for of_series in items.chunk_by(|one, next| one.first().fingerprint == next.first().fingerprint) {
             let group = self.plan.group(of_series[0].first());
@@ -171,7 +171,7 @@ impl SelectionContext<'_, '_> {
     fn count_series(
         &self,
         answer: &mut PartialAnswer,
-        items: &[Item<'_>],
+        items: &[FileToRead<'_>],
         group: Option<&str>,
     ) -> Result<(), ReadError> {
         let all_series = std::mem::replace(&mut answer.builder, self.builder());
@@ -186,12 +186,12 @@ impl SelectionContext<'_, '_> {
     fn count_item(
         &self,
         answer: &mut PartialAnswer,
-        item: &Item<'_>,
+        item: &FileToRead<'_>,
         group: Option<&str>,
     ) -> Result<(), ReadError> {
         match item {
-            Item::One(reference) => self.count_profile(answer, reference, group),
-            Item::Sum(of) => self.count_sum(answer, of, group),
+            FileToRead::One(reference) => self.count_profile(answer, reference, group),
+            FileToRead::Sum(of) => self.count_sum(answer, of, group),
         }
     }
 

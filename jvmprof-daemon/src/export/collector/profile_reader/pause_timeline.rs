@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::super::selection::{Group, Query, Selection};
+use super::super::selection::{Query, Selection, StackGrouping};
 use super::{ProfileReader, ReadError};
 use crate::event_type::EventType;
 use crate::export::store::{NAME_LABEL, SeriesInfo, Store, TimeRange, UnixNanos};
@@ -139,7 +139,7 @@ impl ProfileReader {
         let range = query.selection.range;
         let selection = query.selection.of_event(EventType::Pause, wider(range));
         let series = selection.series(&self.store);
-        let names = Group::Program.names(&series);
+        let names = StackGrouping::Program.names(&series);
         let mut jvms: BTreeMap<&LabelSet, PauseLaneBuilder> = BTreeMap::new();
         let by_fingerprint: HashMap<&str, &SeriesInfo> =
             series.iter().map(|info| (info.fingerprint.as_str(), info)).collect();

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
-use super::covering_sums::{Item, divide};
+use super::covering_sums::{FileToRead, divide};
 use super::{ProfileReader, ReadError};
-use crate::export::collector::selection::{Group, Query, Selection};
+use crate::export::collector::selection::{Query, Selection, StackGrouping};
 use crate::export::collector::sums::sum_of_period::tree_nodes;
 use crate::export::store::{HOUR, ProfileRef, SUM_PERIODS, SeriesInfo, Store, TimeRange};
 use crate::profile::model::LabelSet;
@@ -34,7 +34,7 @@ impl SelectedProfiles {
         Self { selection: query.selection.clone(), series, profiles }
     }
 
-    /// Those that it compares them with, if it does.
+    /// Returns the profiles that a query compares them with, if it does.
     pub(super) fn of_base(query: &Query, store: &Store) -> Option<Self> {
         let base = query.base.as_ref()?;
         Some(Self { selection: base.clone(), series: base.series(store), profiles: base.profiles(store) })
@@ -45,7 +45,7 @@ impl SelectedProfiles {
 pub(super) struct RequestContext<'a> {
     pub(super) reader: &'a ProfileReader,
     pub(super) query: &'a Query,
-    pub(super) group: Option<&'a Group>,
+    pub(super) group: Option<&'a StackGrouping>,
     /// Samples say what JVMs did in them.
     pub(super) has_activities: bool,
     /// Samples say by which kinds of threads they were taken, which is counted.
@@ -54,16 +54,16 @@ pub(super) struct RequestContext<'a> {
 }
 
 /// A selection by the files that are read for it.
-pub(super) struct Plan<'a> {
+pub(super) struct ReadPlan<'a> {
     pub(super) selected: &'a SelectedProfiles,
     groups: Option<HashMap<&'a str, String>>,
     pub(super) labels: HashMap<&'a str, &'a LabelSet>,
     /// By group and series, each oldest first: neighbours have most functions and nodes in common.
     by_series: Vec<Vec<&'a ProfileRef>>,
-    pub(super) items: Vec<Item<'a>>,
+    pub(super) items: Vec<FileToRead<'a>>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> ReadPlan<'a> {
     pub(super) fn selected_range(&self) -> TimeRange {
         self.selected.selection.range
     }
@@ -95,18 +95,20 @@ impl<'a> Plan<'a> {
     }
 
     fn sum_bytes(&self) -> u64 {
-        let bytes = |item: &Item<'_>| if let Item::Sum(sum) = item { sum.bytes } else { 0 };
+        let bytes = |item: &FileToRead<'_>| if let FileToRead::Sum(sum) = item { sum.bytes } else { 0 };
         self.items.iter().map(bytes).sum()
     }
 
     /// Profiles that are read themselves.
     pub(super) fn single(&self) -> usize {
-        self.items.iter().filter(|item| matches!(item, Item::One(_))).count()
+        self.items.iter().filter(|item| matches!(item, FileToRead::One(_))).count()
     }
 
     /// Nodes of the trees of all sums, at most, as they are stored.
     pub(super) fn nodes_of_sums(&self) -> usize {
-        let of = |item: &Item<'_>| if let Item::Sum(sum) = item { tree_nodes(sum.period.length) } else { 0 };
+        let of = |item: &FileToRead<'_>| {
+            if let FileToRead::Sum(sum) = item { tree_nodes(sum.period.length) } else { 0 }
+        };
         self.items.iter().map(of).sum()
     }
 
@@ -119,13 +121,13 @@ impl<'a> Plan<'a> {
 impl<'a> RequestContext<'a> {
     /// Returns true if stacks of one profile are in several groups.
     pub(super) fn is_by_thread_kind(&self) -> bool {
-        self.group == Some(&Group::ThreadKind)
+        self.group == Some(&StackGrouping::ThreadKind)
     }
 
     /// Lists the files of a selection that are read if all stacks of its sums are.
-    pub(super) fn plan(&self, selected: &'a SelectedProfiles) -> Plan<'a> {
+    pub(super) fn plan(&self, selected: &'a SelectedProfiles) -> ReadPlan<'a> {
         let SelectedProfiles { series, profiles, .. } = selected;
-        let groups = self.group.and_then(Group::of_series).map(|by| by.names(series));
+        let groups = self.group.and_then(StackGrouping::of_series).map(|by| by.names(series));
         let mut of_series: HashMap<&str, Vec<&ProfileRef>, FastHasher> = HashMap::default();
         for profile in profiles {
             of_series.entry(&profile.fingerprint).or_default().push(profile);
@@ -147,7 +149,7 @@ impl<'a> RequestContext<'a> {
         let sorted = sorted.into_iter().filter(|((group, _), _)| is_wanted(*group));
         let by_series = sorted.map(|(_, profiles)| profiles).collect();
         let labels = series.iter().map(|series| (series.fingerprint.as_str(), &series.labels)).collect();
-        let mut plan = Plan { selected, groups, labels, by_series, items: Vec::new() };
+        let mut plan = ReadPlan { selected, groups, labels, by_series, items: Vec::new() };
         // Longer sums have no stacks.
         let lengths = SUM_PERIODS.into_iter().filter(|length| has_sums && *length <= HOUR);
         plan.divide(&self.reader.store, &lengths.collect::<Vec<_>>());
@@ -159,14 +161,14 @@ impl<'a> RequestContext<'a> {
     ///
     /// # Errors
     /// They are too many.
-    pub(super) fn decide(&self, plans: &mut [&mut Plan<'a>]) -> Result<bool, ReadError> {
+    pub(super) fn decide(&self, plans: &mut [&mut ReadPlan<'a>]) -> Result<bool, ReadError> {
         let bytes: u64 = plans.iter().map(|plan| plan.sum_bytes()).sum();
         let is_all = bytes <= self.reader.limits.stack_bytes;
         for plan in plans {
             if !is_all {
                 plan.divide(&self.reader.store, &SUM_PERIODS);
             }
-            let bytes = plan.items.iter().map(Item::bytes).sum();
+            let bytes = plan.items.iter().map(FileToRead::bytes).sum();
             self.reader.check_numbers(plan.items.len(), bytes)?;
         }
         Ok(is_all)

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::super::sample_timeline::Bars;
+use super::super::sample_timeline::TimelineBars;
 use super::super::selection::Query;
 use super::{ProfileReader, ReadError, ShownUnit, is_cpu_time};
 use crate::profile::call_tree::{PprofSeries, TreeBuilder};
-use crate::profile::jvm_activity::SampledIn;
+use crate::profile::jvm_activity::SampledActivity;
 
 /// Samples over a time range, in the steps of the timeline of all.
 #[derive(Debug, Default, Serialize)]
@@ -26,7 +26,7 @@ pub(in crate::export::collector) struct ThreadTimeline {
 #[derive(Debug, Serialize)]
 struct ThreadRow {
     /// Both as one number.
-    number: SampledIn,
+    number: SampledActivity,
     /// Samples in each step.
     samples: Vec<f64>,
 }
@@ -50,7 +50,7 @@ impl ProfileReader {
         let labels: HashMap<_, _> = series.iter().map(|of| (of.fingerprint.as_str(), &of.labels)).collect();
         let mut builder = TreeBuilder::default();
         builder.count_activities();
-        let mut rows: BTreeMap<SampledIn, Bars> = BTreeMap::new();
+        let mut rows: BTreeMap<SampledActivity, TimelineBars> = BTreeMap::new();
         let profiles = query.selection.profiles(&self.store);
         let (_, unreadable) = self.each(&profiles, Instant::now(), |reference, profile| {
             let of = PprofSeries {
@@ -61,7 +61,7 @@ impl ProfileReader {
             let samples = builder.sampled_in_of(&profile, &of).map_err(|error| error.to_string())?;
             let start = reference.start.0.saturating_sub(range.start.0) as f64;
             for (sampled_in, count) in samples {
-                let bars = rows.entry(sampled_in).or_insert_with(|| Bars::new(range));
+                let bars = rows.entry(sampled_in).or_insert_with(|| TimelineBars::new(range));
                 bars.add(start, reference.duration.as_nanos() as f64, count as f64);
             }
             Ok::<(), String>(())

@@ -19,6 +19,7 @@ use crate::export::collector::parca_receiver::{CollectorService, WriteError};
 use crate::export::split_to_limits::SERVICE_LABEL;
 use crate::export::store::NAME_LABEL;
 use crate::profile::pprof::decode::{DecodeError, DecodeLimits, decode};
+use crate::profile::pprof::text_at;
 use crate::proto::pprof::Profile;
 use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample, WriteRawRequest};
 
@@ -153,7 +154,7 @@ impl IngestBody {
 
     /// Returns the name of a series by the sample types of its profile, as Pyroscope names it.
     fn series_name(&self, profile: &Profile) -> String {
-        let types: Vec<&str> = profile.sample_type.iter().map(|of| text(profile, of.r#type)).collect();
+        let types: Vec<&str> = profile.sample_type.iter().map(|of| text_at(profile, of.r#type)).collect();
         if types.contains(&"wall") {
             return "wall".to_owned();
         }
@@ -190,11 +191,6 @@ const DISPLAY_NAMES: [(&str, &str); 4] = [
     ("contentions", "mutex_count"),
     ("delay", "mutex_duration"),
 ];
-
-fn text(profile: &Profile, index: i64) -> &str {
-    let text = usize::try_from(index).ok().and_then(|at| profile.string_table.get(at));
-    text.map_or("", String::as_str)
-}
 
 /// Returns the labels that a name has in braces, with that of its service.
 fn labels(name: &str) -> Result<BTreeMap<String, String>, Status> {
@@ -373,7 +369,8 @@ mod tests {
         (profile.sample_type[1].unit, profile.period_type) = (3, Some(period_type));
         assert!(rename_types(&mut profile));
         let types = profile.sample_type.iter().chain(&profile.period_type);
-        let names: Vec<_> = types.map(|of| (text(&profile, of.r#type), text(&profile, of.unit))).collect();
+        let names: Vec<_> =
+            types.map(|of| (text_at(&profile, of.r#type), text_at(&profile, of.unit))).collect();
         assert_eq!(names, [("inuse_space", ""), ("cpu", "bytes_s"), ("inuse_space", "bytes_s")]);
         assert!(!rename_types(&mut profile));
     }

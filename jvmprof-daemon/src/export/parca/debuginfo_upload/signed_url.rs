@@ -13,7 +13,7 @@ use crate::native::http_client;
 /// Bytes that are sent at once.
 const PIECE: usize = 256 << 10;
 
-/// `size`: of the file, in bytes.
+/// Puts a file of so many bytes to a URL.
 pub(super) fn put(inner: &Arc<UploaderState>, url: &str, file: File, size: u64) -> Result<(), UploadError> {
     let failed = |error| UploadError::Put(Box::new(error));
     let agent = http_client::agent(inner.options.upload_timeout, inner.options.upload_timeout);

@@ -251,7 +251,7 @@ async fn another_server_gets_what_was_put_off_and_every_file_anew() {
     assert_eq!(second.calls(), "should initiate upload finish");
     assert!(first.calls().split(' ').all(|call| call == "should"), "{}", first.calls());
     offers.offer(id, || panic!("it was offered"));
-    offers.forget();
+    offers.reset();
     offers.offer(id, || Some(offer(LIBC)));
     drop(offers);
     running.await.unwrap();

@@ -85,7 +85,8 @@ impl From<UploadError> for UploadFailure {
     }
 }
 
-/// parca-agent knows the same three kinds; the codes are those of Parca's `pkg/debuginfo/store.go`.
+/// Returns when a file that was answered so is tried again. parca-agent knows the same three kinds;
+/// the codes are those of Parca's `pkg/debuginfo/store.go`.
 fn next(code: Code) -> RetryTime {
     match code {
         // It came from elsewhere meanwhile, or is on its way from there, which may fail.

@@ -109,7 +109,7 @@ impl FrameState {
         }
     }
 
-    /// Just called: the return address is on top of the stack.
+    /// Returns the state right after a call: the return address is on top of the stack.
     pub(in crate::hotspot::stubs) fn called() -> Self {
         let entry = StackLocation::new(LocationBase::Entry, 0);
         let mut state = Self::new(entry.plus(8));
@@ -163,8 +163,8 @@ impl FrameState {
         state
     }
 
-    /// Jumped to from compiled code, whose frame is still there as it was at a call: no return
-    /// address was pushed.
+    /// Returns the state after a jump from compiled code, whose frame is still there as it was at a
+    /// call: no return address was pushed.
     pub(in crate::hotspot::stubs) fn jumped_to() -> Self {
         let entry = StackLocation::new(LocationBase::Entry, 0);
         let mut state = Self { entry_modulo: Some(0), ..Self::new(entry) };
@@ -218,20 +218,20 @@ impl FrameState {
 
     /// Writes the eight bytes at `at`.
     pub(in crate::hotspot::stubs) fn store(&mut self, at: StackLocation, value: TrackedValue) {
-        self.forget(at, 8);
+        self.clobber(at, 8);
         if value != TrackedValue::Unknown && self.slots.len() < MAX_SLOTS {
             self.slots.push(Slot { at, holds: value });
         }
     }
 
     /// Notes that a function was called: what lies below the stack pointer is lost.
-    pub(in crate::hotspot::stubs) fn forget_below_rsp(&mut self) {
+    pub(in crate::hotspot::stubs) fn clobber_below_rsp(&mut self) {
         let Some(top) = self.place(Register::RSP) else { return };
         self.slots.retain(|slot| slot.at.above(top).is_none_or(|above| above >= 0));
     }
 
-    /// Something unknown was written to these bytes.
-    pub(in crate::hotspot::stubs) fn forget(&mut self, at: StackLocation, bytes: i32) {
+    /// Notes that something unknown was written to these bytes.
+    pub(in crate::hotspot::stubs) fn clobber(&mut self, at: StackLocation, bytes: i32) {
         self.slots.retain(|slot| slot.at.above(at).is_none_or(|above| above <= -8 || above >= bytes));
     }
 
@@ -265,8 +265,8 @@ impl FrameState {
         Some(place.plus(-entry.wrapping_add(place.offset).rem_euclid(alignment)))
     }
 
-    /// The caller's frame is being taken apart: nothing is known of it any more.
-    pub(in crate::hotspot::stubs) fn give_up_frame(&mut self) {
+    /// Discards what is known of the caller's frame, which is being taken apart.
+    pub(in crate::hotspot::stubs) fn discard_frame(&mut self) {
         self.slots.clear();
         self.cfa = None;
         self.replacing = true;
@@ -275,7 +275,7 @@ impl FrameState {
     /// Notes that a place was made for a return address that is stored there later. Until then it
     /// is in the JVM's thread alone: code is also entered here with anything in the registers
     /// (openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `exception_in_tls_offset`).
-    pub(in crate::hotspot::stubs) fn forget_return_address(&mut self) {
+    pub(in crate::hotspot::stubs) fn drop_return_address(&mut self) {
         self.slots.retain(|slot| slot.holds != TrackedValue::ReturnAddress);
         let held = |value: TrackedValue| value == TrackedValue::ReturnAddress;
         self.registers
@@ -371,9 +371,10 @@ impl FrameState {
         changed
     }
 
-    /// The caller's `rbp` is about to be lost: compilers never do that, and what a thread begins
-    /// with has none (System V ABI AMD64 supplement, 3.4.1).
-    pub(in crate::hotspot::stubs) fn lose_caller(&mut self) {
+    /// Marks the frame as the outermost one if the caller's `rbp`, which is about to be lost, isn't
+    /// saved: compilers never do that, and what a thread begins with has none (System V ABI AMD64
+    /// supplement, 3.4.1).
+    pub(in crate::hotspot::stubs) fn mark_outermost_without_rbp(&mut self) {
         let is_saved = self.slots.iter().any(|slot| slot.holds == TrackedValue::CallerRbp);
         self.outermost |= self.get(Register::RBP) == TrackedValue::CallerRbp && !is_saved;
     }
@@ -388,7 +389,8 @@ impl FrameState {
         Some(Row { cfa: self.cfa_rule(cfa)?, ra: self.ra_rule(cfa)?, rbp: self.rbp_rule(cfa), signal: false })
     }
 
-    /// `rbp` comes first: its rules hold over long stretches, while `rsp` moves.
+    /// Finds a place by the registers. `rbp` comes first: its rules hold over long stretches, while
+    /// `rsp` moves.
     fn find(&self, place: StackLocation) -> Option<RowLocation> {
         let by = |register| self.place(register).and_then(|from| place.above(from));
         by(Register::RBP).map(RowLocation::Rbp).or_else(|| by(Register::RSP).map(RowLocation::Rsp))

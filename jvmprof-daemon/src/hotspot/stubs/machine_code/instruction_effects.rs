@@ -62,10 +62,10 @@ impl Transfer {
             }
             Mnemonic::Call => {
                 clobber_caller_saved(state);
-                state.forget_below_rsp();
+                state.clobber_below_rsp();
             }
             Mnemonic::Xor if self.implicit_effects.has_roots && clears_rbp(instruction) => {
-                state.lose_caller();
+                state.mark_outermost_without_rbp();
                 state.set(Register::RBP, TrackedValue::Unknown);
             }
             _ => self.other(state, instruction, offset),
@@ -94,7 +94,7 @@ impl Transfer {
             (OpKind::Immediate8to64 | OpKind::Immediate32to64, _)
                 if self.implicit_effects.replaces_frames =>
             {
-                state.forget_return_address();
+                state.drop_return_address();
             }
             _ => {}
         }
@@ -148,7 +148,7 @@ impl Transfer {
         }
     }
 
-    /// Eight bytes go to the instruction's memory operand.
+    /// Stores eight bytes to the instruction's memory operand.
     fn store(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32, value: TrackedValue) {
         let Some(at) = address(state, instruction, offset) else { return };
         if self.implicit_effects.patches_return_address && state.is_return_address_slot(at) {
@@ -171,7 +171,7 @@ impl Transfer {
             let pops = instruction.mnemonic() == Mnemonic::Add
                 && instruction.op0_register() == iced_x86::Register::RSP;
             if self.implicit_effects.replaces_frames && pops {
-                state.give_up_frame();
+                state.discard_frame();
             }
             return self.other(state, instruction, offset);
         };
@@ -238,7 +238,7 @@ impl Transfer {
         let stores = info.used_memory().iter().any(|memory| writes(memory.access()));
         if let (true, Some(at)) = (stores, at) {
             let bytes = i32::try_from(instruction.memory_size().size()).unwrap_or(i32::MAX);
-            state.forget(at, bytes.max(8));
+            state.clobber(at, bytes.max(8));
         }
     }
 }

@@ -32,7 +32,7 @@ fn add_stacks(builder: &mut TreeBuilder, stacks: u64, numbers: &mut Numbers) {
         let activity = [JvmActivity::Application, JvmActivity::Gc][numbers.below(2) as usize];
         let count = 1 + numbers.below(7);
         let thread = [ThreadKind::Java, ThreadKind::Virtual][count as usize % 2];
-        builder.add_in(&path, count, Some(SampledIn { activity, thread, process: 0 }));
+        builder.add_in(&path, count, Some(SampledActivity { activity, thread, process: 0 }));
     }
 }
 

@@ -8,13 +8,13 @@ use proptest::prelude::*;
 use super::{Content, content};
 use crate::profile::model::{Batch, Frame, FrameKind};
 use crate::profile::pprof::decode::{DecodeLimits, decode};
-use crate::profile::pprof::merge::{MergeError, MergeLimits, Merger};
+use crate::profile::pprof::merge::{MAX_BYTES, MergeError, Merger};
 use crate::profile::pprof::{for_file, for_push, to_bytes};
 use crate::profile::testing::{batch, frame, line, located, mapping, series};
 use crate::proto::pprof::{Location, Profile, Sample, ValueType};
 
 fn merge(profiles: &[Profile]) -> Profile {
-    let mut merger = Merger::new(MergeLimits::default());
+    let mut merger = Merger::new(MAX_BYTES);
     profiles.iter().for_each(|profile| merger.add(profile).unwrap());
     merger.finish()
 }
@@ -56,14 +56,14 @@ fn a_library_is_the_same_in_two_processes_wherever_it_was_loaded() {
 
 #[test]
 fn a_merge_of_nothing_is_an_empty_profile() {
-    let merged = Merger::new(MergeLimits::default()).finish();
+    let merged = Merger::new(MAX_BYTES).finish();
     assert_eq!(merged.string_table, [""]);
     assert!(merged.sample.is_empty());
 }
 
 #[test]
 fn profiles_of_another_type_are_refused_and_leave_the_merge_as_it_was() {
-    let mut merger = Merger::new(MergeLimits::default());
+    let mut merger = Merger::new(MAX_BYTES);
     merger.add(&pushed(&one("main", 3))).unwrap();
     let error = merger.add(&for_file(&one("main", 4))).unwrap_err();
     assert_eq!(
@@ -79,7 +79,7 @@ fn profiles_whose_periods_are_of_another_type_are_refused() {
     let other = |damage: fn(&mut Profile)| {
         let mut other = pushed(&one("main", 4));
         damage(&mut other);
-        let mut merger = Merger::new(MergeLimits::default());
+        let mut merger = Merger::new(MAX_BYTES);
         merger.add(&pushed(&one("main", 3))).unwrap();
         merger.add(&other).unwrap_err()
     };
@@ -93,7 +93,7 @@ fn profiles_whose_periods_are_of_another_type_are_refused() {
 
 #[test]
 fn a_comment_is_in_the_result() {
-    let mut merger = Merger::new(MergeLimits::default());
+    let mut merger = Merger::new(MAX_BYTES);
     merger.comment("said");
     merger.add(&pushed(&one("main", 3))).unwrap();
     let merged = merger.finish();
@@ -103,14 +103,13 @@ fn a_comment_is_in_the_result() {
 
 #[test]
 fn a_merge_that_grows_too_large_keeps_what_it_has() {
-    let limits = MergeLimits { profile: DecodeLimits::default(), max_bytes: 250 };
-    let mut merger = Merger::new(limits);
+    let mut merger = Merger::new(250);
     merger.add(&pushed(&one("first", 1))).unwrap();
     for _ in 0..10 {
         merger.add(&pushed(&one("first", 1))).expect("nothing new takes no room");
     }
     let error = merger.add(&pushed(&one(&"long".repeat(80), 1))).unwrap_err();
-    assert!(error.is_limit_of_the_whole(), "{error}");
+    assert!(matches!(error, MergeError::Full { limit: 250 }), "{error}");
     assert_eq!(merger.finish().sample[0].value, [11]);
 }
 
@@ -136,7 +135,7 @@ fn references_to_nowhere_are_errors() {
     for (message, damage) in breaks {
         let mut broken = good.clone();
         damage(&mut broken);
-        let mut merger = Merger::new(MergeLimits::default());
+        let mut merger = Merger::new(MAX_BYTES);
         let error = merger.add(&broken).unwrap_err();
         assert!(error.to_string().contains(message), "{error} instead of {message}");
         merger.add(&good).expect("the merge goes on");
@@ -158,8 +157,7 @@ fn ids_in_any_order_are_understood_and_become_sequential() {
 
 #[test]
 fn bytes_that_are_no_profile_are_an_error() {
-    let mut merger = Merger::new(MergeLimits::default());
-    assert!(matches!(merger.add_bytes(b"\x1f\x8bnot gzip"), Err(MergeError::Decode(_))));
+    assert!(decode(b"\x1f\x8bnot gzip", DecodeLimits::default()).is_err());
 }
 
 fn any_frame() -> impl Strategy<Value = Arc<Frame>> {
@@ -233,8 +231,10 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        let mut merger = Merger::new(MergeLimits::default());
-        let _ = merger.add_bytes(&bytes);
+        let mut merger = Merger::new(MAX_BYTES);
+        if let Ok(damaged) = decode(&bytes, DecodeLimits::default()) {
+            let _ = merger.add(&damaged);
+        }
         let _ = merger.add(&for_file(&batch));
         let _ = merger.finish();
     }

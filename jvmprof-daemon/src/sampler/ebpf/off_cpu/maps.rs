@@ -10,7 +10,7 @@ use jvmprof_common::off_cpu::{
 
 use super::followed_threads::FollowedThreads;
 use super::waiting_threads::WaitingThreads;
-use crate::sampler::ebpf::object::{PodValue, impl_pod, map_error, take_map};
+use crate::sampler::ebpf::object::{PodValue, impl_opaque_debug, impl_pod, map_error, take_map};
 use crate::sampler::error::SamplerError;
 use crate::sampler::options::SamplerOptions;
 
@@ -68,11 +68,7 @@ pub struct OffCpuMaps {
     waiting: Option<WaitingThreads>,
 }
 
-impl std::fmt::Debug for OffCpuMaps {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OffCpuMaps").finish_non_exhaustive()
-    }
-}
+impl_opaque_debug!(OffCpuMaps);
 
 impl OffCpuMaps {
     /// `has_ends`: the times of threads that end are kept.
