@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::args::{AllocationArgs, ClassArg, CpuSamplingArgs, DaemonArgs, OffCpuArgs, SamplingArgs};
 use crate::event_type::EventType;
+use crate::own_process::DEFAULT_URGENT_PERCENT;
 use crate::own_process::memory_limit::memory_limit;
 use crate::pipeline::MemoryLimits;
 use crate::pipeline::PipelineOptions;
@@ -63,6 +64,7 @@ pub(super) fn cpu_options(
             kernel_log: sampling.kernel_log,
         },
         memory: MemoryLimits::new(sampling.symbol_cache_mib << 20, None),
+        urgent_percent: DEFAULT_URGENT_PERCENT,
         labels: LabelOptions::plain(node_name()),
         java_frame_types: sampling.java_frame_types,
         native,

@@ -10,8 +10,10 @@ mod resource_usage;
 mod standard_error;
 mod terminal_text;
 pub mod thread_priority;
+mod urgent_cpu;
 
 pub use resource_usage::{HostCpu, SelfUsage, cpu_time};
 pub(crate) use standard_error::stderr_line;
 pub use standard_error::write_stderr_line;
 pub use terminal_text::one_line;
+pub use urgent_cpu::{DEFAULT_URGENT_PERCENT, UrgentCpu, UrgentCpuCounts, UrgentThread};

@@ -7,6 +7,11 @@ pub fn raise_priority() {
     set_niceness(-10);
 }
 
+/// Gives the calling thread the default priority.
+pub fn default_priority() {
+    set_niceness(0);
+}
+
 /// Lowers the priority of the calling thread below the default.
 pub fn lower_priority() {
     set_niceness(5);

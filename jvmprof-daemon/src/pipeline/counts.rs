@@ -17,6 +17,7 @@ use super::pauses::{PauseCounts, PauseTracker};
 use super::thread_contexts::{ThreadContextCounts, ThreadContexts};
 use super::windows::ClockCounts;
 use crate::event_type::{EventType, SamplesByEvent};
+use crate::own_process::UrgentCpuCounts;
 use crate::process::process_table::ProcessTableCounts;
 use crate::profile::model::Frame;
 use crate::sampler::{ProgramRunTimes, SamplerCounts};
@@ -61,6 +62,7 @@ pub struct Counts {
     pub off_cpu: OffCpuCounts,
     pub pauses: PauseCounts,
     pub thread_contexts: ThreadContextCounts,
+    pub urgent_cpu: UrgentCpuCounts,
     /// The time of JVMs that run.
     pub jvms: BTreeMap<JvmName, JvmTotals>,
 }
@@ -92,6 +94,7 @@ impl Pipeline {
                 .unwrap_or_default(),
             off_cpu: self.off_cpu_counts(),
             pauses: self.pause_counts(),
+            urgent_cpu: self.urgent_cpu.counts(),
             jvms: self.state.jvm_totals.get().clone(),
             thread_contexts: self
                 .state

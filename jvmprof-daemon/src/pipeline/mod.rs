@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::monotonic_ns;
 use crate::event_type::{EventType, SamplesByEvent};
-use crate::own_process::thread_priority;
+use crate::own_process::{UrgentCpu, UrgentThread};
 use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::LabelDecision;
 use crate::sampler::{
@@ -69,6 +69,9 @@ pub struct Pipeline {
     sampler: BackgroundSampler,
     state: State,
     memory: MemoryLimits,
+    /// The priority of the thread that calls [`Pipeline::poll`].
+    priority: UrgentThread,
+    urgent_cpu: UrgentCpu,
 }
 
 #[derive(Debug)]
@@ -141,17 +144,18 @@ impl Pipeline {
             thread_kinds: ThreadKinds::default(),
             jvm_totals: AllJvmTotals::default(),
         };
+        let urgent_cpu = UrgentCpu::new(options.urgent_percent);
         let mut prepared = Ok(());
-        let prepare = |maps: BpfMaps| prepared = state.take_maps(maps, options);
+        let prepare = |maps: BpfMaps| prepared = state.take_maps(maps, options, &urgent_cpu);
         let limits = QueueLimits { samples: memory.queued_samples, events: memory.queued_events };
         let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, limits, prepare)?;
         prepared?;
-        thread_priority::raise_priority();
+        let priority = UrgentThread::start(urgent_cpu.clone());
         state.windows.begin();
         if let Some(off_cpu) = &mut state.off_cpu {
             off_cpu.begin();
         }
-        Ok(Self { sampler, state, memory: *memory })
+        Ok(Self { sampler, state, memory: *memory, priority, urgent_cpu })
     }
 
     /// Resolves when it is time to call [`Self::poll`] before the next turn: a sampled process may
@@ -186,6 +190,7 @@ impl Pipeline {
     /// [`Self::due`].
     pub fn poll(&mut self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
+        self.priority.update();
         self.state.targets.refresh();
         self.state.take_rows(None);
         self.state.followers.maintain(&self.sampler);
@@ -305,7 +310,12 @@ impl Pipeline {
 impl State {
     /// Gives the maps of the kernel programs to the parts that use them, and fills them with the
     /// processes that are to be sampled, before the first sample.
-    fn take_maps(&mut self, mut maps: BpfMaps, options: &PipelineOptions) -> Result<(), PipelineError> {
+    fn take_maps(
+        &mut self,
+        mut maps: BpfMaps,
+        options: &PipelineOptions,
+        urgent_cpu: &UrgentCpu,
+    ) -> Result<(), PipelineError> {
         if let Some(table) = maps.dropped_processes.take() {
             self.targets.use_table(table);
         }
@@ -321,7 +331,7 @@ impl State {
         let waits = maps.off_cpu.take();
         let off_cpu = waits.map(|maps| OffCpuProfiler::start(options.off_cpu.clone(), maps));
         self.off_cpu = off_cpu.transpose()?;
-        self.symbolizer.fill(maps).map_err(PipelineError::RowLoader)?;
+        self.symbolizer.fill(maps, urgent_cpu.clone()).map_err(PipelineError::RowLoader)?;
         self.discover(options.sampler.pids.as_deref());
         Ok(())
     }

@@ -45,6 +45,7 @@ use crate::hotspot::{JavaCache, JvmBlockers, LiveMemory, PauseVariables, Safepoi
 use crate::jit::cpython_trampolines::TrampolineArenas;
 use crate::native::file_cache::{FileCache, FileCacheLimits};
 use crate::native::file_identity::ContentIdsOnDisk;
+use crate::own_process::UrgentCpu;
 use crate::process::{MappedCode, Process, ProcessKey};
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{Frame, Mapping};
@@ -178,14 +179,15 @@ impl Symbolizer {
         self
     }
 
-    /// Fills these tables of kernel programs from now on.
+    /// Fills these tables of kernel programs from now on. A thread reads unwind rows, with this
+    /// share of urgent CPU time.
     ///
     /// # Errors
-    /// A thread can't be started.
-    pub fn fill(&mut self, mut tables: BpfMaps) -> io::Result<()> {
+    /// The thread can't be started.
+    pub fn fill(&mut self, mut tables: BpfMaps, urgent_cpu: UrgentCpu) -> io::Result<()> {
         self.kernel.set_symbolizer(tables.kernel_symbolizer.take());
-        self.publisher =
-            Some(Publisher::start(tables, Arc::clone(&self.files), self.native.rows_on_disk.clone())?);
+        let (files, on_disk) = (Arc::clone(&self.files), self.native.rows_on_disk.clone());
+        self.publisher = Some(Publisher::start(tables, files, on_disk, urgent_cpu)?);
         Ok(())
     }
 

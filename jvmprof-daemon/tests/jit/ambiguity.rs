@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::recording::program;
 use crate::support::{left, scratch};
 use jvmprof_daemon::clock::monotonic_ns;
+use jvmprof_daemon::own_process::{DEFAULT_URGENT_PERCENT, UrgentCpu};
 use jvmprof_daemon::process::process_table::mapped_code;
 use jvmprof_daemon::process::{Process, ProcessKey, ProcessTable};
 use jvmprof_daemon::profile::model::FrameKind;
@@ -136,7 +137,8 @@ fn judged(mode: &str, a: &str, b: &str, turns: &str) -> Verdict {
     };
     let options =
         SamplerOptions { pids: Some(vec![pid]), ring_bytes: 4 << 20, ..SamplerOptions::of_cpu_time(997) };
-    let fill = |tables| judge.symbolizer.fill(tables).expect("a thread");
+    let fill =
+        |tables| judge.symbolizer.fill(tables, UrgentCpu::new(DEFAULT_URGENT_PERCENT)).expect("a thread");
     let mut sampler = Sampler::start(&options, fill).expect("the kernel lets root sample");
     drop(child.stdin.take());
     // What is named soon may not have been read; what is named late has changed since.

@@ -5,6 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::event_type::EventType;
+use jvmprof_daemon::own_process::DEFAULT_URGENT_PERCENT;
 use jvmprof_daemon::pipeline::allocation::AllocationOptions;
 use jvmprof_daemon::pipeline::labels::LabelOptions;
 use jvmprof_daemon::pipeline::off_cpu::{OffCpuOptions, wait_of};
@@ -58,6 +59,7 @@ fn options(pid: u32) -> PipelineOptions {
     PipelineOptions {
         sampler: SamplerOptions { pids: Some(vec![pid]), off_cpu: true, ..SamplerOptions::of_cpu_time(49) },
         memory: MemoryLimits::new(64 << 20, None),
+        urgent_percent: DEFAULT_URGENT_PERCENT,
         labels: LabelOptions::plain("here".to_owned()),
         java_frame_types: false,
         native: NativeOptions::default(),

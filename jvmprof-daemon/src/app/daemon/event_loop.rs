@@ -108,6 +108,7 @@ impl<'a> DaemonLoop<'a> {
         let debuginfod = native.debuginfod.clone();
         let mut options = options(&args.sampling, None, native, &profiled_events(&args));
         options.memory = daemon_memory(&args);
+        options.urgent_percent = args.budget.urgent_cpu;
         options.containers = args.container.options();
         options.labels = label_options(&args);
         let mut pipeline = Pipeline::start(&options)

@@ -21,6 +21,9 @@ pub struct PipelineOptions {
     pub sampler: SamplerOptions,
     /// Memory limits of caches and queues.
     pub memory: MemoryLimits,
+    /// Percent of one CPU for which the threads that read sampled processes run at a raised
+    /// priority.
+    pub urgent_percent: f64,
     /// Options of series' labels.
     pub labels: LabelOptions,
     /// True if names of Java methods end in how they ran.

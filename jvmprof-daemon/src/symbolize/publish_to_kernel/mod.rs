@@ -22,6 +22,7 @@ use crate::jit::cpython_trampolines::Trampolines;
 use crate::kernel_tables::{CodeRegion, CodeTables, FileRows, RegionCode, RowsKey, RowsOnDisk, TableCounts};
 use crate::native::file_cache::FileCache;
 use crate::native::file_identity::FileKey;
+use crate::own_process::UrgentCpu;
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
 use crate::sampler::BpfMaps;
 use crate::types::{Avma, LoadBias, Svma};
@@ -68,8 +69,10 @@ impl Publisher {
         tables: BpfMaps,
         files: Arc<FileCache>,
         on_disk: Option<Arc<RowsOnDisk>>,
+        urgent_cpu: UrgentCpu,
     ) -> io::Result<Self> {
-        Ok(Self { tables: CodeTables::new(tables), loader: RowsLoader::start(files, on_disk)? })
+        let loader = RowsLoader::start(files, on_disk, urgent_cpu)?;
+        Ok(Self { tables: CodeTables::new(tables), loader })
     }
 
     /// Publishes the layout and the stubs of a process's JVM, which have changed.

@@ -17,7 +17,7 @@ use crate::native::file_cache::FileCache;
 use crate::native::file_identity::FileKey;
 use crate::native::open_file::OpenError;
 use crate::native::unwind_rows::UnwindRows;
-use crate::own_process::thread_priority;
+use crate::own_process::{UrgentCpu, UrgentThread};
 
 /// Handle of the thread.
 #[derive(Debug)]
@@ -82,6 +82,7 @@ impl RowsLoader {
     pub(in crate::symbolize) fn start(
         files: Arc<FileCache>,
         on_disk: Option<Arc<RowsOnDisk>>,
+        urgent_cpu: UrgentCpu,
     ) -> io::Result<Self> {
         let (requests, wanted) = channel::<Request>();
         let (ready, loaded) = channel();
@@ -89,9 +90,10 @@ impl RowsLoader {
         std::thread::Builder::new().name("rows".to_owned()).spawn(move || {
             // A file is read once, for a tenth of a second; with a lower priority it would take
             // seconds on a busy host, in which stacks are cut.
-            thread_priority::raise_priority();
+            let mut thread = UrgentThread::start(urgent_cpu);
             let mut queue = Queue::new(wanted);
             while let Some(Request { key, path, file, .. }) = queue.next() {
+                thread.update();
                 let rows = read(&files, on_disk.as_deref(), &key, &path, file);
                 if ready.send((key, rows)).is_err() {
                     return;

@@ -32,6 +32,13 @@ pub(super) const METRICS: &[Metric] = &[
     .help("CPU that the daemon and the kernel program may take, in cores; absent without a budget"),
     Metric::gauge("jvmprof_cpu_used_cores", Float(|snapshot| snapshot.budget.used_percent / 100.0))
         .help("CPU that the daemon and the kernel program took in the last measured stretch, in cores"),
+    Metric::counter(
+        "jvmprof_urgent_cpu_seconds",
+        Float(|snapshot| snapshot.pipeline.urgent_cpu.used.as_secs_f64()),
+    )
+    .help("CPU time of the threads that read sampled processes, at a raised priority"),
+    Metric::counter("jvmprof_urgent_cpu_exhausted", Count(|counts| counts.urgent_cpu.exhausted))
+        .help("Times that these threads fell to the default priority, since --urgent-cpu was used up"),
     Metric::counter("jvmprof_clock_steps", Count(|counts| counts.clocks.steps))
         .help("Times that the host's clock was set while a window was open"),
     Metric::counter("jvmprof_suspends", Count(|counts| counts.clocks.suspends))

@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use crate::own_process::DEFAULT_URGENT_PERCENT;
+
 /// Limits of what the daemon costs.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "What the daemon may cost")]
@@ -11,6 +13,17 @@ pub struct BudgetArgs {
     /// again when it can. 0: no limit [default: 5 for each CPU of the host]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub max_cpu: Option<f64>,
+
+    /// CPU that the threads which read sampled processes may take at a raised priority, in percent
+    /// of one core, of four seconds at once; beyond it they have the default priority, as always
+    /// with 0
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = DEFAULT_URGENT_PERCENT,
+        value_parser = parse_percent
+    )]
+    pub urgent_cpu: f64,
 
     /// Memory for all that is remembered and all that waits, in MiB: each cache and queue has a
     /// share of it, and never more than its own limit. The program itself takes some 25 MiB beside
