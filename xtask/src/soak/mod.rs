@@ -45,7 +45,7 @@ const TICK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct SoakArgs {
     /// How long, without start and end
     #[arg(long, default_value_t = 30.0, value_name = "N")]
     minutes: f64,
@@ -96,10 +96,10 @@ const HANGUPS_SHARE: f64 = 0.95;
 
 /// Runs all that happens in a long soak in little time, for every commit.
 pub(crate) fn short(jvmprof: &Path) -> anyhow::Result<()> {
-    main(&Args { minutes: 1.0, jvms: 6, processes: 120, jvmprof: Some(jvmprof.to_owned()) })
+    main(&SoakArgs { minutes: 1.0, jvms: 6, processes: 120, jvmprof: Some(jvmprof.to_owned()) })
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn main(args: &SoakArgs) -> anyhow::Result<()> {
     require_root("the soak profiles a whole host and mounts a small disk")?;
     let jvmprof = args.jvmprof.clone().map_or_else(build::fast, Ok)?;
     let folder = paths::target().join("soak");
@@ -154,8 +154,8 @@ struct Scene {
     disk: Disk,
     address: SocketAddr,
     push_interval: &'static str,
-    backend: Option<Process>,
-    daemon: Option<(Process, KernelCounts)>,
+    backend: Option<LoggedProcess>,
+    daemon: Option<(LoggedProcess, KernelCounts)>,
     memory: Memory,
     runs: Vec<DaemonRun>,
     /// Times that the daemon got SIGHUP.
@@ -228,7 +228,7 @@ impl Scene {
         let mut collector = Command::new(&self.jvmprof);
         collector.args(["collector", "--listen", &self.address.to_string(), "--dir"]);
         collector.arg(self.folder.join("store"));
-        self.backend = Some(Process::start(&mut collector, &self.folder.join("collector.log"))?);
+        self.backend = Some(LoggedProcess::start(&mut collector, &self.folder.join("collector.log"))?);
         for _ in 0..100 {
             if TcpStream::connect(self.address).is_ok() {
                 return Ok(());
@@ -275,7 +275,7 @@ impl Scene {
             .arg("--config")
             .arg(self.settings());
         let log = self.folder.join(format!("daemon-{}.log", self.runs.len() + 1));
-        let process = Process::start(&mut daemon, &log)?;
+        let process = LoggedProcess::start(&mut daemon, &log)?;
         let counts =
             KernelCounts::of(process.pid()).with_context(|| format!("{} has the reason", log.display()))?;
         self.daemon = Some((process, counts));
@@ -338,12 +338,12 @@ impl Scene {
 
 /// A child with a log.
 #[derive(Debug)]
-struct Process {
+struct LoggedProcess {
     child: KillOnDrop,
     log: PathBuf,
 }
 
-impl Process {
+impl LoggedProcess {
     fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
         let output = File::options().create(true).append(true).open(log);
         let output = output.with_context(|| format!("opening {}", log.display()))?;
