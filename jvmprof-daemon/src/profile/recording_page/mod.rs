@@ -175,8 +175,8 @@ pub fn write_html(
     write_page(&recorded, out)
 }
 
-/// A type of an event's samples: its name, its unit, and the number that its tree is of; `None`: the
-/// tree of the type before.
+/// A type of an event's samples: its name, its unit, and the number that its tree is of; `None`:
+/// the tree of the type before.
 type ShownType = (&'static str, ShownUnit, Option<SampleNumber>);
 
 /// Returns the types of an event's samples, in the order in which the page offers them.
