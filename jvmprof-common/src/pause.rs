@@ -5,6 +5,10 @@
 //! src/hotspot/share/services/runtimeService.cpp): `RuntimeService::record_safepoint_begin` when it
 //! begins to stop the threads, `record_safepoint_synchronized` when all have stopped, and
 //! `record_safepoint_end` when they may go on. Each follows the JVM's own reading of the clock.
+//!
+//! The VM thread may lose its CPU in between. Since JDK 13 what it has read is in variables, and the
+//! second function has the time to the safepoint as its argument: so no uprobe is needed at the
+//! first one, where the VM thread would wait for any thread that changes the process's mappings.
 
 /// A JVM whose pauses are followed, by its thread group id: what the daemon sets, and what the
 /// kernel programs remember. Only the JVM's VM thread changes it.
@@ -21,6 +25,15 @@ pub struct JvmPauseState {
     /// aren't known.
     pub cause_at: u64,
     pub last_cause_at: u64,
+    /// 1: `record_safepoint_synchronized` has the time to the safepoint as its argument.
+    pub has_duration: u64,
+    /// The addresses of the variables that have the times of the last pause, `jlong` of
+    /// `CLOCK_MONOTONIC` in ns: `SafepointTracing::_last_safepoint_sync_time_ns` and
+    /// `_last_safepoint_end_time_ns`; 0 if they aren't known.
+    pub reached_time_at: u64,
+    pub end_time_at: u64,
+    /// When the last pause ended.
+    pub ended_ns: u64,
     /// Of the pause that is under way; `began_ns` 0: there is none.
     pub began_ns: u64,
     pub reached_ns: u64,
@@ -31,6 +44,24 @@ pub struct JvmPauseState {
     /// Pauses that have ended, and those of them that the ring buffer had no room for.
     pub taken: u64,
     pub lost: u64,
+}
+
+/// Time for which a VM thread may be without a CPU between reading the clock and what follows.
+const MAX_LATE_NS: u64 = 10_000_000_000;
+
+/// Returns when a step of a pause was, which is seen at `now_ns`: the time `read` in the JVM's
+/// variable, unless that can't be true. `least_ns`: the time of the step before.
+#[inline(always)]
+pub const fn step_time(read: u64, least_ns: u64, now_ns: u64) -> u64 {
+    if read < least_ns || read > now_ns || now_ns - read > MAX_LATE_NS { now_ns } else { read }
+}
+
+/// Returns when a pause began that has reached its safepoint. `duration_ns`: how long that took, as
+/// the JVM says; `least_ns`: the end of the pause before.
+#[inline(always)]
+pub const fn begin_time(reached_ns: u64, duration_ns: u64, least_ns: u64) -> u64 {
+    let began_ns = reached_ns.saturating_sub(duration_ns);
+    if began_ns < least_ns { least_ns } else { began_ns }
 }
 
 /// Bytes of the name of a collection's cause, at most: a longer one is left out.
@@ -72,5 +103,29 @@ pub const PAUSE_MAGIC: u64 = u64::from_le_bytes(*b"jvmstop\x01");
 pub const NO_CAUSE: u64 = u64::from_le_bytes(*b"No GC\0\0\0");
 pub const NO_CAUSE_BITS: u64 = 0xffff_ffff_ffff;
 
-const _: () = assert!(size_of::<JvmPauseState>() == 11 * 8, "no padding: it lies in a map");
+const _: () = assert!(size_of::<JvmPauseState>() == 15 * 8, "no padding: it lies in a map");
 const _: () = assert!(size_of::<PauseRecord>() == 7 * 8 + CAUSE_BYTES, "no padding: it is copied as bytes");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_was_when_the_jvm_says_unless_that_cannot_be_true() {
+        const S: u64 = 1_000_000_000;
+        assert_eq!(step_time(20 * S - 7, 19 * S, 20 * S), 20 * S - 7, "it lost the CPU");
+        assert_eq!(step_time(20 * S, 20 * S, 20 * S), 20 * S);
+        assert_eq!(step_time(18 * S, 19 * S, 20 * S), 20 * S, "before the step before");
+        assert_eq!(step_time(21 * S, 19 * S, 20 * S), 20 * S, "in the future");
+        assert_eq!(step_time(5 * S, 0, 20 * S), 20 * S, "another variable");
+        assert_eq!(step_time(0, 0, 20 * S), 20 * S, "not set yet");
+    }
+
+    #[test]
+    fn a_pause_begins_by_its_duration_and_after_the_one_before() {
+        assert_eq!(begin_time(100, 7, 80), 93);
+        assert_eq!(begin_time(100, 0, 80), 100);
+        assert_eq!(begin_time(100, 21, 80), 80);
+        assert_eq!(begin_time(100, u64::MAX, 80), 80, "no duration");
+    }
+}

@@ -42,11 +42,19 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.values.as_slice() {
             [] => f.write_str("unset"),
-            _ if self.is_secret => f.write_str("(hidden)"),
+            // A table may have headers of its own.
+            values if self.is_secret || values.iter().any(|value| has_headers(value)) => {
+                f.write_str("(hidden)")
+            }
             [one] => f.write_str(one),
             many => write!(f, "{many:?}"),
         }
     }
+}
+
+/// Returns true for a TOML table that may have headers, whose values are often secrets.
+fn has_headers(value: &str) -> bool {
+    value.trim_start().starts_with('{') && value.contains("headers")
 }
 
 impl fmt::Debug for Setting {
@@ -79,5 +87,24 @@ impl Settings {
             setting.location.as_ref().map(|location| format!("{location}: says {name}"))
         });
         std::iter::once(message.trim_end().to_owned()).chain(locations).collect::<Vec<_>>().join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_with_headers_is_hidden_and_other_tables_are_shown() {
+        let shown = |values: &[&str]| {
+            let values = values.iter().map(|value| (*value).to_owned()).collect();
+            let source = SettingSource::CommandLine;
+            Setting { source, values, is_secret: false, location: None }.to_string()
+        };
+        let table = "{ address = 'a:1', headers = { x-key = 'k' } }";
+        assert_eq!(shown(&["http://headers:1"]), "http://headers:1");
+        assert_eq!(shown(&["{ address = 'a:1' }"]), "{ address = 'a:1' }");
+        assert_eq!(shown(&[table]), "(hidden)");
+        assert_eq!(shown(&["http://b:1", table]), "(hidden)");
     }
 }

@@ -32,7 +32,7 @@ pub use methods::call_operands::Callee;
 pub use methods::class_unloading::ReadTimes;
 pub use naming::code_at_pc::CodeAtPc;
 pub use naming::java_frames::{JavaFrame, JavaFrames, PhysicalFrame};
-pub use probed_functions::{OperationNames, PauseSymbols, find_pause_symbols};
+pub use probed_functions::{OperationNames, PauseSymbols, PauseTimes, find_pause_symbols};
 pub use process_memory::{LiveMemory, ProcessMemory, RecordedMemory};
 pub use runtime_state::java_threads::JavaThread;
 pub use runtime_state::monitor_owners::{OwnerFields, OwnerThread, monitor_owner};

@@ -286,7 +286,7 @@ mod tests {
     fn a_file_that_lacks_one_uprobe_is_named_once() {
         let mut files = wanted(&["first"]);
         let functions = ProbedFunctions::from(PauseFunctions {
-            begin: FileOffset(1),
+            begin: Some(FileOffset(1)),
             reached: FileOffset(2),
             end: FileOffset(3),
         });

@@ -20,6 +20,7 @@ use jvmprof_daemon::native::unwind_rows::{EhFrameHdrRows, UnwindRows};
 use jvmprof_daemon::types::Svma;
 
 const LIBJVM: &str = "/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so";
+const LIBJSVML: &str = "/usr/lib/jvm/java-17-openjdk-amd64/lib/libjsvml.so";
 const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -368,6 +369,32 @@ fn the_end_of_a_signal_has_the_row_of_its_code() {
         assert_eq!(rows.row(Svma(pc)), Some(*row), "{pc:#x}");
     }
     assert_eq!(rows.row(Svma(*end)), None);
+}
+
+/// Each function of libjsvml begins with `endbr64`, behind which its frame information begins.
+#[test]
+fn a_landing_pad_before_frame_information_has_the_row_behind_it() {
+    let (rows, ..) = load(LIBJSVML);
+    let mut handed = Vec::new();
+    rows.for_each(&mut |from, to, row| handed.push((from, to, row)));
+    let begins =
+        |at: u64| handed.iter().any(|(from, to, row)| (*from, *to, *row) == (at, at + 4, Row::AT_CALL));
+    let mut pads = 0;
+    for (start, _) in rows.function_ranges().filter(|(start, _)| begins(start.0 - 4)) {
+        pads += 1;
+        for pc in start.0 - 4..start.0 {
+            assert_eq!(rows.row(Svma(pc)), Some(Row::AT_CALL), "{pc:#x}");
+        }
+        assert_eq!(rows.row(start), Some(Row::AT_CALL), "{start:x?}");
+    }
+    assert!(pads > 300, "{pads} of {} functions", rows.functions());
+    assert!(handed.windows(2).all(|pair| pair[0].1 <= pair[1].0), "rows overlap");
+    // Frame information of other files covers such instructions itself.
+    let (rows, ..) = load(LIBC);
+    let covered = |pc: u64| rows.function_ranges().any(|(from, to)| (from.0..to.0).contains(&pc));
+    rows.for_each(&mut |from, to, row| {
+        assert!(to - from != 4 || row != Row::AT_CALL || covered(from), "{from:#x}");
+    });
 }
 
 /// libgcc has four such functions; see the tests that execute them.

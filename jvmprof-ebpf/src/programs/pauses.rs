@@ -11,7 +11,10 @@ use aya_ebpf::{
 };
 use jvmprof_common::{
     address::Avma,
-    pause::{CAUSE_BYTES, JvmPauseState, NO_CAUSE, NO_CAUSE_BITS, NO_OPERATION, PAUSE_MAGIC, PauseRecord},
+    pause::{
+        CAUSE_BYTES, JvmPauseState, NO_CAUSE, NO_CAUSE_BITS, NO_OPERATION, PAUSE_MAGIC, PauseRecord,
+        begin_time, step_time,
+    },
 };
 
 use crate::{emit::emit_pause, task::Task, user_memory};
@@ -20,14 +23,12 @@ use crate::{emit::emit_pause, task::Task, user_memory};
 #[map]
 static PAUSED_JVMS: HashMap<u32, JvmPauseState> = HashMap::with_max_entries(1, 0);
 
-/// `RuntimeService::record_safepoint_begin`: threads are going to be stopped.
+/// `RuntimeService::record_safepoint_begin`: threads are going to be stopped. Attached only where
+/// the next one isn't told how long that took.
 #[uprobe]
 fn pause_begin(ctx: ProbeContext) -> u32 {
     if let Some(jvm) = jvm_of(&ctx) {
-        jvm.operation = current_operation(jvm.operation_at);
-        jvm.collections = collections(jvm.collections_at);
-        jvm.reached_ns = 0;
-        jvm.began_ns = now();
+        begin(jvm, now());
     }
     0
 }
@@ -35,12 +36,20 @@ fn pause_begin(ctx: ProbeContext) -> u32 {
 /// `RuntimeService::record_safepoint_synchronized`: all threads have stopped.
 #[uprobe]
 fn pause_reached(ctx: ProbeContext) -> u32 {
-    // One that began before the JVM was followed isn't known whole.
-    if let Some(jvm) = jvm_of(&ctx).filter(|jvm| jvm.began_ns != 0) {
-        jvm.reached_ns = now();
-        // Without it samples of the pause miss their label; the pause itself is told when it ends.
-        emit_pause(&record(&ctx, jvm, jvm.reached_ns));
+    let Some(jvm) = jvm_of(&ctx) else { return 0 };
+    if jvm.has_duration != 0 {
+        let reached_ns = time_of(jvm.reached_time_at, jvm.ended_ns);
+        let began_ns = begin_time(reached_ns, ctx.arg::<u64>(0).unwrap_or(0), jvm.ended_ns);
+        begin(jvm, began_ns);
+        jvm.reached_ns = reached_ns;
+    } else if jvm.began_ns != 0 {
+        jvm.reached_ns = time_of(jvm.reached_time_at, jvm.began_ns);
+    } else {
+        // It began before the JVM was followed, and isn't known whole.
+        return 0;
     }
+    // Without it samples of the pause miss their label; the pause itself is told when it ends.
+    emit_pause(&record(&ctx, jvm, jvm.reached_ns));
     0
 }
 
@@ -48,7 +57,8 @@ fn pause_reached(ctx: ProbeContext) -> u32 {
 #[uprobe]
 fn pause_end(ctx: ProbeContext) -> u32 {
     let Some(jvm) = jvm_of(&ctx).filter(|jvm| jvm.reached_ns != 0) else { return 0 };
-    let mut record = record(&ctx, jvm, now());
+    jvm.ended_ns = time_of(jvm.end_time_at, jvm.reached_ns);
+    let mut record = record(&ctx, jvm, jvm.ended_ns);
     record.is_over = 1;
     if collections(jvm.collections_at) != jvm.collections {
         read_cause(jvm, &mut record.cause);
@@ -60,6 +70,16 @@ fn pause_end(ctx: ProbeContext) -> u32 {
         jvm.lost += 1;
     }
     0
+}
+
+/// Notes a pause that has begun. The operation and the number of collections are the same until all
+/// threads have stopped.
+#[inline(always)]
+fn begin(jvm: &mut JvmPauseState, began_ns: u64) {
+    jvm.operation = current_operation(jvm.operation_at);
+    jvm.collections = collections(jvm.collections_at);
+    jvm.reached_ns = 0;
+    jvm.began_ns = began_ns;
 }
 
 /// Returns the JVM that runs, if it is followed.
@@ -119,6 +139,17 @@ fn read_cause(jvm: &JvmPauseState, cause: &mut [u64; CAUSE_BYTES / 8]) {
     if !user_memory::read(Avma(at), bytes) {
         *cause = [0; CAUSE_BYTES / 8];
     }
+}
+
+/// Returns when the step was that the JVM now reports, by its variable or else by the clock.
+/// `least_ns`: the time of the step before.
+#[inline(always)]
+fn time_of(at: u64, least_ns: u64) -> u64 {
+    let now_ns = now();
+    if at == 0 {
+        return now_ns;
+    }
+    user_memory::read_word(Avma(at)).map_or(now_ns, |read| step_time(read, least_ns, now_ns))
 }
 
 #[inline(always)]

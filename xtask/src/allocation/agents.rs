@@ -5,19 +5,14 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::Context as _;
 use serde_json::Value;
 
 use super::recorded::RecordedAllocations;
-use crate::paths;
-use crate::run::{run, stdout_text};
-use crate::setup::maven;
+use crate::setup::{async_profiler, flight_recording};
 use crate::zoo::Jdk;
 
-const ASYNC_PROFILER: &str = "tools.profiler:async-profiler:4.2";
-const LIBRARY: &str = "linux-x64/libasyncProfiler.so";
 /// JFR's events of allocation: one since JDK 16, two before.
 const JFR_EVENTS: &str =
     "jdk.ObjectAllocationSample,jdk.ObjectAllocationInNewTLAB,jdk.ObjectAllocationOutsideTLAB";
@@ -35,13 +30,7 @@ impl Agent {
     /// # Errors
     /// Maven isn't installed, or its repository isn't reached.
     pub(super) fn ensure_all(folder: &Path) -> anyhow::Result<[Self; 2]> {
-        let cache = paths::target().join("async-profiler");
-        let library = cache.join(LIBRARY);
-        if !library.is_file() {
-            maven::copy(ASYNC_PROFILER, &cache)?;
-            let archive = cache.join("async-profiler.jar");
-            run(Command::new("unzip").args(["-q", "-o"]).arg(archive).arg(LIBRARY).arg("-d").arg(&cache))?;
-        }
+        let library = async_profiler::library()?;
         let (recording, collapsed) = (folder.join("run.jfr"), folder.join("agent.collapsed"));
         Ok([Self::FlightRecorder { recording }, Self::AsyncProfiler { library, collapsed }])
     }
@@ -77,10 +66,7 @@ impl Agent {
     pub(super) fn read(&self, jdk: &Jdk) -> anyhow::Result<RecordedAllocations> {
         let text = match self {
             Self::FlightRecorder { recording } => {
-                let mut jfr = Command::new(jdk.home.join("bin/jfr"));
-                jfr.args(["print", "--json", "--stack-depth", "64", "--events", JFR_EVENTS]);
-                let json = stdout_text(jfr.arg(recording))?;
-                folded(&serde_json::from_str(&json).context("reading JFR's events")?)?
+                folded(&flight_recording::events(&jdk.home, recording, JFR_EVENTS)?)
             }
             Self::AsyncProfiler { collapsed, .. } => {
                 let text = fs::read_to_string(collapsed);
@@ -96,22 +82,15 @@ impl Agent {
 }
 
 /// Makes folded stacks of JFR's events: the class of the object is their leaf.
-fn folded(recording: &Value) -> anyhow::Result<String> {
-    let events = recording["recording"]["events"].as_array().context("JFR printed no events")?;
+fn folded(events: &[Value]) -> String {
     let stack = |event: &Value| {
         let values = &event["values"];
         let bytes = ["weight", "tlabSize", "allocationSize"].iter().find_map(|key| values[*key].as_u64())?;
-        let frames = values["stackTrace"]["frames"].as_array()?.iter().rev();
-        let name = |frame: &Value| {
-            let method = &frame["method"];
-            let class = method["type"]["name"].as_str()?.replace('/', ".");
-            Some(format!("{class}.{}", method["name"].as_str()?))
-        };
-        let mut stack: Vec<String> = frames.filter_map(name).collect();
+        let mut stack = flight_recording::methods(event)?;
         stack.push(source_name(values["objectClass"]["name"].as_str()?));
         Some(format!("{} {bytes}\n", stack.join(";")))
     };
-    Ok(events.iter().filter_map(stack).collect())
+    events.iter().filter_map(stack).collect()
 }
 
 /// `[[Ljava/lang/String;` as `java.lang.String[][]`, `[B` as `byte[]`.
@@ -159,8 +138,7 @@ mod tests {
             "objectClass": {"name": "[J"},
             "stackTrace": {"frames": [method("Allocations$Worker", "longs"), method("java/lang/Thread", "run")]},
         }});
-        let recording = serde_json::json!({"recording": {"events": [event]}});
-        let text = folded(&recording).expect("it is a recording");
+        let text = folded(&[event]);
         assert_eq!(text, "java.lang.Thread.run;Allocations$Worker.longs;long[] 4096\n");
     }
 }

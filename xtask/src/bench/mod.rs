@@ -17,6 +17,7 @@ use crate::files;
 use crate::paths;
 use crate::run::{self, command_line, require_root, run};
 use crate::setup::build;
+use crate::zoo::JdkRequest;
 
 mod collector;
 mod compare_builds;
@@ -26,9 +27,11 @@ mod perf;
 mod slowdown;
 mod statistics;
 mod thread_context;
+mod waits;
 
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("by_turns").args(["slowdown", "switches"])))]
+#[command(group(ArgGroup::new("pushes").args(["collector", "traffic"])))]
 pub(crate) struct BenchArgs {
     /// Measure only the loads in JVMs
     #[arg(long)]
@@ -54,25 +57,42 @@ pub(crate) struct BenchArgs {
     /// Measure only a collector that daemons of several hosts push to, over TLS with a token
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "json"])]
     collector: bool,
+    /// Measure only what the daemon of one host sends a minute by each protocol, of CPU time and
+    /// then of all events
+    #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "json"])]
+    traffic: bool,
     /// Measure only what the contexts of threads cost a sample in the kernel, in so many pairs of
     /// recordings, without and with `--thread-context` by turns
     #[arg(
         long,
-        conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "collector", "json"],
+        conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "collector", "traffic", "json"],
         num_args = 0..=1,
         default_missing_value = "20",
         value_name = "PAIRS",
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     thread_context: Option<u32>,
+    /// Compare only what jvmprof, Java Flight Recorder and async-profiler say of the waits of a
+    /// program that measures them itself, `--seconds` long
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "jvm", "files", "jit_alternate", "compare", "slowdown", "switches", "collector", "thread_context", "json",
+        ]
+    )]
+    waits: bool,
+    /// A JDK of that program, got where it is missing; with its home if it isn't where xtask looks
+    /// (repeatable) [default: 25]
+    #[arg(long, requires = "waits", value_name = "N[=HOME]")]
+    jdk: Vec<JdkRequest>,
     /// How long daemons push to the collector
-    #[arg(long, default_value_t = 10, requires = "collector", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 10, requires = "pushes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     minutes: u32,
     /// Daemons, each of which is another host to the collector
     #[arg(long, default_value_t = 10, requires = "collector", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     hosts: u32,
     /// JVMs that all of these daemons profile
-    #[arg(long, default_value_t = 10, requires = "collector", value_name = "N")]
+    #[arg(long, default_value_t = 10, requires = "pushes", value_name = "N")]
     jvms: u32,
     /// Rounds, in each of which a program runs once alone and once beside each profiler
     #[arg(long, default_value_t = 20, requires = "by_turns", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
@@ -216,11 +236,17 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     if args.collector {
         return collector::measure(args, &jvmprof, &folder);
     }
+    if args.traffic {
+        return collector::traffic::measure(args, &jvmprof, &folder);
+    }
     if args.slowdown {
         return slowdown::measure(args, &jvmprof, &folder);
     }
     if args.switches {
         return slowdown::switches::measure(args, &jvmprof, &folder);
+    }
+    if args.waits {
+        return waits::measure(args, &jvmprof);
     }
     if let Some(pairs) = args.thread_context {
         return thread_context::measure(pairs, args, &jvmprof, &folder);

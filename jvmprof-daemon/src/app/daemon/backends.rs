@@ -41,24 +41,24 @@ fn parca_backends(args: &DaemonArgs, names: &mut HashSet<String>) -> Result<Vec<
     for address in &args.remote.remote_store_address {
         let own = address.own.as_ref();
         if own.is_some_and(|own| own.tenant.is_some() || own.basic_auth_file.is_some()) {
-            let text =
-                "of an address only bearer-token-file may be its own, no tenant and no basic-auth-file";
+            let text = "an address may have a bearer-token-file and headers of its own, no tenant and no \
+                        basic-auth-file";
             return Err(UsageError(format!("{STORE}: {text}")));
         }
         let options = BackendOptions { sample_times, ..parca_options(&args.remote, address) };
-        all.push((STORE, own.is_some(), options));
+        all.push((STORE, Some(address), options));
     }
     let sample_times = args.delivery.sample_times != SampleTimesArg::Off;
     all.extend(args.delivery.collector_address.iter().map(|address| {
         let options = BackendOptions { insecure: true, sample_times, ..BackendOptions::new(address) };
-        (COLLECTOR, false, options)
+        (COLLECTOR, None, options)
     }));
     let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
     let mut backends = Vec::new();
-    for (flag, is_own, options) in all {
+    for (flag, address, options) in all {
         let refused = |error| {
             let flags = flags_of(&error, flag).to_owned();
-            UsageError(format!("{}: {error}", flags_of_own(is_own, "remote-store", flags)))
+            UsageError(format!("{}: {error}", flags_of_own(address, "remote-store", flags)))
         };
         let is_new = names.insert(options.backend().map_err(refused)?);
         if !is_new {
@@ -76,8 +76,13 @@ fn pyroscope_backends(args: &PyroscopeArgs, names: &mut HashSet<String>) -> Resu
     for address in &args.pyroscope_address {
         let refused = |error| {
             let flags = http_flags_of(&error, "pyroscope");
-            UsageError(format!("{}: {error}", flags_of_own(address.own.is_some(), "pyroscope", flags)))
+            UsageError(format!("{}: {error}", flags_of_own(Some(address), "pyroscope", flags)))
         };
+        if address.own.as_ref().is_some_and(|own| !own.headers.is_empty()) {
+            return Err(UsageError(
+                "--pyroscope-address: an address has no headers, but a tenant".to_owned(),
+            ));
+        }
         let options = pyroscope_options(args, address);
         name_once(names, options.http.backend().map_err(refused)?, "pyroscope", &address.address)?;
         backends.push(PyroscopeClient::new(options).map_err(refused)?.into());
@@ -87,6 +92,7 @@ fn pyroscope_backends(args: &PyroscopeArgs, names: &mut HashSet<String>) -> Resu
 
 fn pyroscope_options(args: &PyroscopeArgs, address: &BackendAddress) -> PyroscopeOptions {
     let shared = || BackendCredentials {
+        headers: Vec::new(),
         tenant: args.pyroscope_tenant.clone(),
         bearer_token_file: args.pyroscope_bearer_token_file.clone(),
         basic_auth_file: args.pyroscope_basic_auth_file.clone(),
@@ -94,8 +100,11 @@ fn pyroscope_options(args: &PyroscopeArgs, address: &BackendAddress) -> Pyroscop
     let credentials = address.own.clone().unwrap_or_else(shared);
     let http = HttpOptions {
         credentials: http_credentials(&credentials),
-        ca_file: args.pyroscope_ca_file.clone(),
-        client_identity: args.pyroscope_client_cert.clone().zip(args.pyroscope_client_key.clone()),
+        ca_file: address.ca_file.clone().or_else(|| args.pyroscope_ca_file.clone()),
+        client_identity: address
+            .client_identity
+            .clone()
+            .or_else(|| args.pyroscope_client_cert.clone().zip(args.pyroscope_client_key.clone())),
         ..HttpOptions::new(&address.address)
     };
     PyroscopeOptions {
@@ -116,7 +125,7 @@ fn otlp_backends(args: &OtlpArgs, names: &mut HashSet<String>) -> Result<Vec<Bac
                 OtlpConfigError::Grpc(error) => grpc_flags_of(error),
                 OtlpConfigError::BasicByGrpc => "--otlp-bearer-token-file".to_owned(),
             };
-            UsageError(format!("{}: {error}", flags_of_own(address.own.is_some(), "otlp", flags)))
+            UsageError(format!("{}: {error}", flags_of_own(Some(address), "otlp", flags)))
         };
         let options = otlp_options(args, address);
         let name = options.http.backend().map_err(|error| refused(error.into()))?;
@@ -130,14 +139,17 @@ fn otlp_options(args: &OtlpArgs, address: &BackendAddress) -> OtlpOptions {
     let (credentials, headers) = match &address.own {
         Some(own) => {
             let tenant = own.tenant.iter().map(|tenant| (TENANT_HEADER.to_owned(), tenant.clone()));
-            (http_credentials(own), tenant.collect())
+            (http_credentials(own), tenant.chain(own.headers.iter().cloned()).collect())
         }
         None => (args.otlp_bearer_token_file.clone().map(Credentials::Bearer), args.otlp_headers.clone()),
     };
     let http = HttpOptions {
         credentials,
-        ca_file: args.otlp_ca_file.clone(),
-        client_identity: args.otlp_client_cert.clone().zip(args.otlp_client_key.clone()),
+        ca_file: address.ca_file.clone().or_else(|| args.otlp_ca_file.clone()),
+        client_identity: address
+            .client_identity
+            .clone()
+            .or_else(|| args.otlp_client_cert.clone().zip(args.otlp_client_key.clone())),
         ..HttpOptions::new(&address.address)
     };
     OtlpOptions {
@@ -156,11 +168,18 @@ fn http_credentials(credentials: &BackendCredentials) -> Option<Credentials> {
     basic.or_else(|| credentials.bearer_token_file.clone().map(Credentials::Bearer))
 }
 
-/// Returns the flags of options that are refused: that of the address where these are its own
-/// credentials. `prefix` of its flags.
-fn flags_of_own(is_own: bool, prefix: &str, flags: String) -> String {
-    const CREDENTIALS: [&str; 4] = ["-bearer-token", "-basic-auth-file", "-tenant", "-headers"];
-    if is_own && CREDENTIALS.iter().any(|flag| flags.contains(flag)) {
+/// Returns the flags of options that are refused: that of the address where these are its own.
+/// `prefix` of its flags.
+fn flags_of_own(address: Option<&BackendAddress>, prefix: &str, flags: String) -> String {
+    const CREDENTIALS: &[&str] = &["-bearer-token", "-basic-auth-file", "-tenant", "-headers"];
+    let Some(address) = address else { return flags };
+    let own: [(bool, &[&str]); 3] = [
+        (address.own.is_some(), CREDENTIALS),
+        (address.ca_file.is_some(), &["-ca-file"]),
+        (address.client_identity.is_some(), &["-client-cert", "-client-key"]),
+    ];
+    let mut names = own.iter().filter(|(is_own, _)| *is_own).flat_map(|(_, names)| names.iter());
+    if names.any(|name| flags.contains(name)) {
         return format!("--{prefix}-address");
     }
     flags
@@ -251,15 +270,18 @@ pub(super) fn parca_options(args: &RemoteStoreArgs, address: &BackendAddress) ->
         (None, None) => None,
     };
     let (token, headers) = match &address.own {
-        Some(own) => (own.bearer_token_file.clone().map(Token::File), Vec::new()),
+        Some(own) => (own.bearer_token_file.clone().map(Token::File), own.headers.clone()),
         None => (shared(), args.remote_store_grpc_headers.clone()),
     };
     BackendOptions {
         insecure: args.remote_store_insecure,
         token,
         headers,
-        ca_file: args.remote_store_ca_file.clone(),
-        client_identity: args.remote_store_client_cert.clone().zip(args.remote_store_client_key.clone()),
+        ca_file: address.ca_file.clone().or_else(|| args.remote_store_ca_file.clone()),
+        client_identity: address
+            .client_identity
+            .clone()
+            .or_else(|| args.remote_store_client_cert.clone().zip(args.remote_store_client_key.clone())),
         ..BackendOptions::new(&address.address)
     }
 }
@@ -336,6 +358,41 @@ mod tests {
         assert_eq!(of_otlp, expected.map(|(headers, file)| (headers, file.to_owned())));
     }
 
+    #[test]
+    fn an_address_may_have_headers_and_certificates_of_its_own() {
+        let args = daemon(&[
+            "--remote-store-ca-file=/ca",
+            "--remote-store-grpc-headers=x-team=shop",
+            "--remote-store-address=https://all:7070",
+            "--remote-store-address={ address = 'https://own:7070', ca-file = '/own', headers = { a = '1' } }",
+            "--pyroscope-client-cert=/cert",
+            "--pyroscope-client-key=/key",
+            "--pyroscope-address={ address = 'https://all:4040', tenant = 'shop' }",
+            "--pyroscope-address={ address = 'https://own:4040', client-cert = '/c', client-key = '/k' }",
+            "--otlp-ca-file=/ca",
+            "--otlp-address=https://all:4317",
+            "--otlp-address={ address = 'https://o:1', ca-file = '/own', tenant = 't', headers = { a = '1' } }",
+        ]);
+        let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default().display().to_string();
+        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let addresses = &args.remote.remote_store_address;
+        let [all, own] = [0, 1].map(|at| parca_options(&args.remote, &addresses[at]));
+        assert_eq!([path(&all.ca_file), path(&own.ca_file)], ["/ca", "/own"]);
+        assert_eq!([all.headers, own.headers], [vec![header("x-team", "shop")], vec![header("a", "1")]]);
+
+        let addresses = &args.pyroscope.pyroscope_address;
+        let identities =
+            [0, 1].map(|at| pyroscope_options(&args.pyroscope, &addresses[at]).http.client_identity);
+        let identity = |certificate: &str, key: &str| Some((PathBuf::from(certificate), PathBuf::from(key)));
+        assert_eq!(identities, [identity("/cert", "/key"), identity("/c", "/k")]);
+
+        let addresses = &args.otlp.otlp_address;
+        let [all, own] = [0, 1].map(|at| otlp_options(&args.otlp, &addresses[at]));
+        assert_eq!([path(&all.http.ca_file), path(&own.http.ca_file)], ["/ca", "/own"]);
+        assert!(all.headers.is_empty());
+        assert_eq!(own.headers, [header("x-scope-orgid", "t"), header("a", "1")]);
+    }
+
     #[tokio::test]
     async fn credentials_of_one_address_that_cannot_work_are_refused_by_its_flag() {
         for (argument, expected) in [
@@ -360,6 +417,19 @@ mod tests {
                 "--remote-store-address={ address = 'http://a:1', tenant = 'x' }",
                 "no tenant and no basic-auth-file",
             ),
+            (
+                "--remote-store-address={ address = 'https://a:1', ca-file = '/nope' }",
+                "--remote-store-address: reading",
+            ),
+            (
+                "--otlp-address={ address = 'https://a:1', client-cert = '/nope', client-key = '/nope' }",
+                "--otlp-address: reading",
+            ),
+            (
+                "--pyroscope-address={ address = 'https://a:1', ca-file = '/nope' }",
+                "--pyroscope-address: reading",
+            ),
+            ("--pyroscope-address={ address = 'http://a:1', headers = { a = '1' } }", "has no headers"),
         ] {
             let error = clients(&daemon(&[argument])).expect_err(argument).to_string();
             assert!(error.contains(expected), "{argument}: {error}");

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
+use std::path::{Path, PathBuf};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{backends, debug_file_uploads};
-use crate::app::args::{Command, DaemonArgs};
+use crate::app::args::{BackendAddress, Command, DaemonArgs};
 use crate::app::errors::{UsageError, with_causes};
 use crate::app::settings::Invocation;
 use crate::config::{ConfigError, Setting};
@@ -45,6 +46,8 @@ const FILES: &[&str] = &[
     "otlp-client-cert",
     "otlp-client-key",
 ];
+/// Settings whose values may be tables that name such files.
+const ADDRESSES: &[&str] = &["remote-store-address", "pyroscope-address", "otlp-address"];
 
 /// Waits for SIGHUP and compares what it reads with the settings in force.
 #[derive(Debug)]
@@ -57,7 +60,7 @@ pub(super) struct SighupReloader {
 #[derive(Debug)]
 struct ActiveSettings {
     settings: BTreeMap<String, Setting>,
-    files: BTreeMap<String, Option<u64>>,
+    files: BTreeMap<String, u64>,
 }
 
 /// The daemon's state when settings are read again.
@@ -177,14 +180,31 @@ impl ActiveSettings {
 
 /// Returns hashes of the contents of the settings' files: a private key should be in memory no
 /// longer than needed.
-fn contents(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, Option<u64>> {
-    let hash = |path: &String| {
+fn contents(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, u64> {
+    let hash = |(name, setting): (&String, &Setting)| {
+        let files = files_of(name, setting)?;
         let mut hasher = DefaultHasher::new();
-        std::fs::read(path).ok()?.hash(&mut hasher);
-        Some(hasher.finish())
+        for path in files {
+            std::fs::read(path).ok().hash(&mut hasher);
+        }
+        Some((name.clone(), hasher.finish()))
     };
-    let files = settings.iter().filter(|(name, _)| is_one_of(name, FILES));
-    files.map(|(name, setting)| (name.clone(), setting.values.first().and_then(hash))).collect()
+    settings.iter().filter_map(hash).collect()
+}
+
+/// Returns the files that a setting names and that are read once; `None` if it names no such files.
+fn files_of(name: &str, setting: &Setting) -> Option<Vec<PathBuf>> {
+    if is_one_of(name, FILES) {
+        return Some(setting.values.iter().map(PathBuf::from).collect());
+    }
+    if !is_one_of(name, ADDRESSES) {
+        return None;
+    }
+    let addresses = setting.values.iter().filter_map(|value| value.parse::<BackendAddress>().ok());
+    let files = |address: BackendAddress| -> Vec<PathBuf> {
+        address.certificate_files().map(Path::to_owned).collect()
+    };
+    Some(addresses.flat_map(files).collect())
 }
 
 fn is_changeable(name: &str, state: DaemonState) -> bool {
@@ -235,6 +255,25 @@ mod tests {
         std::fs::write(file.path(), "renewed").expect("written");
         assert_eq!(in_force.replace(settings_of(&line), DaemonState::Profiling).0, ["remote-store-ca-file"]);
         assert_eq!(in_force.replace(settings_of(&line), DaemonState::Profiling).0, [""; 0]);
+    }
+
+    #[test]
+    fn a_certificate_of_one_address_with_new_contents_is_a_setting_that_has_changed() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+        let path = file.path().display();
+        let arguments = [
+            "jvmprof".to_owned(),
+            "daemon".to_owned(),
+            "--otlp-address=http://a:1".to_owned(),
+            format!("--otlp-address={{ address = 'https://b:1', ca-file = '{path}' }}"),
+        ];
+        let argv: Vec<_> = arguments.iter().map(Into::into).collect();
+        let settings = || Invocation::load(&argv, &BTreeMap::new()).expect("valid").settings.by_name;
+        let mut in_force = ActiveSettings::new(settings());
+        assert_eq!(in_force.replace(settings(), DaemonState::Profiling), (vec![], vec![]));
+        std::fs::write(file.path(), "renewed").expect("written");
+        assert_eq!(in_force.replace(settings(), DaemonState::Profiling).0, ["otlp-address"]);
+        assert_eq!(in_force.replace(settings(), DaemonState::Profiling).0, [""; 0]);
     }
 
     #[test]

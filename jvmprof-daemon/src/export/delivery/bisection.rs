@@ -4,16 +4,21 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::backend::Backend;
+use super::refused_series::{PAUSE, RefusedSeries};
 use crate::event_type::SamplesByEvent;
 use crate::export::push::{PushOutcome, PushRequest};
 
-/// Requests that may be refused one after the other, none being taken, before the rest is believed
-/// to be refused as well: a server that wants nothing is not asked for each series, unless each has
-/// a request of its own anyway.
-const MAX_REFUSALS: usize = 64;
+/// Refusals, nothing being stored, from which on halves are divided at once instead of after all
+/// others: where bad series are everywhere, a series alone says more than a smaller half.
+const REFUSALS_BEFORE_DEPTH_FIRST: usize = 32;
+/// Parts that may be refused, nothing of the request being stored, before the rest is believed to
+/// be refused as well: a server that wants nothing is not asked for each series, unless each has a
+/// request of its own anyway. Of one that has stored a part of the last such request, each is.
+const MAX_REFUSALS: usize = 96;
 /// The same limit for failures that say nothing of the request, while the one among its series is
 /// searched that causes them.
 const MAX_FAILURES: usize = 8;
@@ -26,6 +31,9 @@ pub(super) struct FailurePolicy {
     /// Divide a request also if it isn't refused: others are taken, so that something in it must be
     /// the reason.
     pub(super) divide: bool,
+    /// Remember the series that are refused: not of a request that waited, whose age may be the
+    /// reason.
+    pub(super) remember_refusals: bool,
 }
 
 /// The result of sending a request, in samples of its event and requests.
@@ -49,25 +57,35 @@ pub(super) struct SendReport {
     pub(super) sent_bytes: u64,
     pub(super) failed: u64,
     pub(super) divided: u64,
+    /// Series that weren't sent, because the server has refused them again and again: `refused`.
+    pub(super) withheld_series: u64,
 }
 
-/// Sends a request, in parts if the server doesn't want it as a whole. `deadline`: resolves when
-/// answers aren't waited for any more.
+/// Sends a request, in parts if the server doesn't want it as a whole. `refused_series`: what the
+/// server has refused before. `deadline`: resolves when answers aren't waited for any more.
 pub(super) async fn deliver(
     backend: &Backend,
+    refused_series: &RefusedSeries,
     request: PushRequest,
     policy: FailurePolicy,
     mut deadline: Pin<&mut impl Future<Output = ()>>,
 ) -> SendReport {
     let mut report = SendReport::default();
     let mut parts = VecDeque::from([request]);
+    let takes_others = refused_series.takes_others();
     let (mut refusals, mut failures, mut is_over, mut has_ended) = (0, 0, false, false);
     while let Some(mut part) = parts.pop_front() {
         if is_over {
             report.to_retry.push(part);
             continue;
         }
+        parts.extend(refused_series.take_suspects(&mut part));
         parts.extend(backend.take_others(&mut part));
+        if refused_series.is_paused(&part, Instant::now()) {
+            report.refused += part.samples_by_event();
+            report.withheld_series += 1;
+            continue;
+        }
         let outcome = tokio::select! {
             outcome = backend.send(&part) => outcome,
             () = &mut deadline => {
@@ -81,18 +99,28 @@ pub(super) async fn deliver(
         report.failed += u64::from(outcome != PushOutcome::Stored);
         let problem = match outcome {
             PushOutcome::Stored => {
-                (refusals, failures) = (0, 0);
+                failures = 0;
                 report.delivered += part.samples_by_event();
+                refused_series.note_stored(&part);
                 continue;
             }
-            PushOutcome::Refused { divisible, .. } => {
+            PushOutcome::Refused { code, divisible, .. } => {
                 refusals += 1;
+                let takes_some = takes_others || !report.delivered.is_none();
+                if policy.remember_refusals && code == Code::InvalidArgument {
+                    note_refused(refused_series, backend, &part);
+                }
                 let samples = part.samples_by_event();
-                let divided = divisible && refusals < MAX_REFUSALS;
+                let divided = divisible && (takes_some || refusals < MAX_REFUSALS);
                 match if divided { part.split_series() } else { None } {
-                    Some(halves) => {
+                    Some([first, second]) => {
                         report.divided += 1;
-                        parts.extend(halves);
+                        if takes_some || refusals < REFUSALS_BEFORE_DEPTH_FIRST {
+                            parts.extend([first, second]);
+                        } else {
+                            parts.push_front(second);
+                            parts.push_front(first);
+                        }
                     }
                     None => report.refused += samples,
                 }
@@ -128,7 +156,22 @@ pub(super) async fn deliver(
             parts.extend(part.split_series().into_iter().flatten());
         }
     }
+    if refusals > 0 {
+        refused_series.note_takes_others(!report.delivered.is_none());
+    }
     report
+}
+
+/// Notes that a part was refused for its labels, and logs what follows.
+fn note_refused(refused_series: &RefusedSeries, backend: &Backend, part: &PushRequest) {
+    if refused_series.note_refused(part, Instant::now()) {
+        tracing::error!(
+            address = backend.address(),
+            labels = part.only_labels(),
+            pause = ?PAUSE,
+            "the server refuses this series again and again: until it is tried again, its samples are lost"
+        );
+    }
 }
 
 impl SendReport {

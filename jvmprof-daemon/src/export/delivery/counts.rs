@@ -45,6 +45,9 @@ pub struct DeliveryCounts<N = SamplesByEvent> {
     pub failed_requests: u64,
     /// Requests that were sent in two halves, to find what the server doesn't want.
     pub divided_requests: u64,
+    /// Series that weren't sent, because the server has refused them again and again, in each
+    /// window again. Their samples are `refused`.
+    pub withheld_series: u64,
     /// Labels of series that were cut or left out before they were sent, in each window again.
     pub limited_labels: u64,
 }
@@ -169,6 +172,7 @@ impl DeliveryCounts {
             sent_bytes: self.sent_bytes,
             failed_requests: self.failed_requests,
             divided_requests: self.divided_requests,
+            withheld_series: self.withheld_series,
             limited_labels: self.limited_labels,
         }
     }
@@ -225,6 +229,7 @@ impl DeliveryCounts {
             sent_bytes: earlier.sent_bytes + self.sent_bytes,
             failed_requests: earlier.failed_requests + self.failed_requests,
             divided_requests: earlier.divided_requests + self.divided_requests,
+            withheld_series: earlier.withheld_series + self.withheld_series,
             limited_labels: earlier.limited_labels + self.limited_labels,
         }
     }

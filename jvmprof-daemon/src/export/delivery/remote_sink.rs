@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use super::backend::Backend;
 use super::bisection::{self, FailurePolicy, SendReport};
+use super::refused_series::RefusedSeries;
 use super::server_state::{RequestStart, ServerState};
 use super::sink_queue::{QueueState, SinkQueue, pause_after};
 use crate::event_type::SamplesByEvent;
@@ -85,6 +86,7 @@ struct Sender {
     sink_queue: Arc<SinkQueue>,
     backend: Backend,
     server: ServerState,
+    refused_series: Arc<RefusedSeries>,
     /// The requests under way; each gives how long it took, and what became of it.
     under_way: JoinSet<(Duration, SendReport)>,
     /// What they are accounted for by, also if a task breaks down.
@@ -138,6 +140,7 @@ impl Sender {
             sink_queue,
             backend,
             server,
+            refused_series: Arc::default(),
             under_way: JoinSet::new(),
             attempts: HashMap::new(),
             answer_time: Duration::ZERO,
@@ -285,14 +288,16 @@ impl Sender {
         let policy = FailurePolicy {
             send_again: self.sink_queue.options.send_again,
             divide: tries > 0 && self.server.has_delivered(),
+            remember_refusals: tries == 0 && matches!(origin, Origin::Memory(_)),
         };
         let start = self.server.begin(bytes, tries > 0);
         let (backend, sink_queue) = (self.backend.clone(), Arc::clone(&self.sink_queue));
+        let refused_series = Arc::clone(&self.refused_series);
         let samples = request.samples_by_event();
         let task = self.under_way.spawn(async move {
             let begun = Instant::now();
             let deadline = pin!(sink_queue.deadline());
-            let report = bisection::deliver(&backend, request, policy, deadline).await;
+            let report = bisection::deliver(&backend, &refused_series, request, policy, deadline).await;
             (begun.elapsed(), report)
         });
         self.attempts.insert(task.id(), Attempt { origin, start, tries, samples });
@@ -319,6 +324,7 @@ impl Sender {
             counts.sent_bytes += report.sent_bytes;
             counts.failed_requests += report.failed;
             counts.divided_requests += report.divided;
+            counts.withheld_series += report.withheld_series;
             counts.possibly_twice += report.possibly_twice;
         }
         if !report.delivered.is_none() {

@@ -6,6 +6,7 @@ mod kills;
 mod limits;
 mod otlp;
 mod pyroscope;
+mod refusals;
 mod sinks;
 
 use std::path::Path;

@@ -12,7 +12,7 @@ use crate::native::debug_files::{DebugFile, DebugFileLocator};
 use crate::native::elf::ElfFile;
 use crate::types::{BuildId, FileOffset, Svma};
 pub use allocation_functions::find_allocation_functions;
-pub use pause_symbols::{OperationNames, PauseSymbols, find_pause_symbols};
+pub use pause_symbols::{OperationNames, PauseSymbols, PauseTimes, find_pause_symbols};
 
 /// The reason why a JVM's functions can't be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]

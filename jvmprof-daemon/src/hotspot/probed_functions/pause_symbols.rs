@@ -27,6 +27,17 @@ const FUNCTIONS: [&str; 3] = [
     "_ZN14RuntimeService29record_safepoint_synchronizedE",
     "_ZN14RuntimeService20record_safepoint_endE",
 ];
+/// The place of the second one.
+const REACHED: usize = 1;
+/// What follows the second one's where it has an argument, a `long`: since JDK 13 the nanoseconds
+/// that it took to stop the threads (openjdk src/hotspot/share/runtime/safepoint.cpp,
+/// `SafepointTracing::synchronized`).
+const DURATION: &[u8] = b"El";
+/// Mangled names of the variables that have the times of the last pause, JDK 13 and later.
+const TIMES: [&str; 2] = [
+    "_ZN16SafepointTracing28_last_safepoint_sync_time_nsE",
+    "_ZN16SafepointTracing27_last_safepoint_end_time_nsE",
+];
 /// The begin of names of tables of virtual functions. The length of the type's name follows, then
 /// it.
 const VTABLE: &str = "_ZTV";
@@ -47,6 +58,24 @@ const MAX_OPERATIONS: usize = 1024;
 pub struct PauseSymbols {
     pub functions: PauseFunctions,
     pub operations: Arc<OperationNames>,
+    /// `None` before JDK 13.
+    pub times: Option<PauseTimes>,
+}
+
+/// Distances in memory from a JVM's file to the variables that have the times of its last pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseTimes {
+    reached: u64,
+    end: u64,
+}
+
+impl PauseTimes {
+    /// Returns the addresses of `SafepointTracing::_last_safepoint_sync_time_ns` and
+    /// `_last_safepoint_end_time_ns`. `image`: where the JVM's file is mapped.
+    pub fn addresses(self, image: Image) -> [u64; 2] {
+        // The file may say anything: what is read there is checked.
+        [self.reached, self.end].map(|distance| image.0.0.wrapping_add(distance))
+    }
 }
 
 /// The names of VM operations by their types.
@@ -91,9 +120,11 @@ pub fn find_pause_symbols(file: &Path, downloads: Option<&Path>) -> Result<Pause
     };
     let first = own.header().segments.iter().find(|segment| segment.offset.0 == 0);
     let first = first.map_or(Svma(0), |segment| segment.address);
+    let times = found.times.map(|times| times.map(|variable| variable.0.wrapping_sub(first.0)));
     Ok(PauseSymbols {
-        functions: PauseFunctions { begin, reached, end },
+        functions: PauseFunctions { begin: (!found.has_duration).then_some(begin), reached, end },
         operations: Arc::new(OperationNames { first, by_table: found.operations }),
+        times: times.map(|[reached, end]| PauseTimes { reached, end }),
     })
 }
 
@@ -101,12 +132,19 @@ pub fn find_pause_symbols(file: &Path, downloads: Option<&Path>) -> Result<Pause
 #[derive(Debug)]
 struct PauseSymbolAddresses {
     functions: [Svma; 3],
+    /// The second function has [`DURATION`].
+    has_duration: bool,
+    /// Those of [`TIMES`].
+    times: Option<[Svma; 2]>,
     operations: BTreeMap<Svma, Arc<str>>,
 }
 
 /// The role of a symbol, by its name.
 enum SymbolRole {
-    Function(usize),
+    /// Its place in [`FUNCTIONS`], and whether it has [`DURATION`].
+    Function(usize, bool),
+    /// Its place in [`TIMES`].
+    Time(usize),
     Operation(Arc<str>),
 }
 
@@ -129,15 +167,13 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<PauseSymbolAddresses
             let is_whole = at.checked_sub(1).is_some_and(|before| bytes[before] == 0);
             let Some(end) = memchr::memchr(0, &bytes[at..]).filter(|_| is_whole) else { continue };
             let name = &bytes[at..at + end];
-            let operation = || operation_of_table(name).map(SymbolRole::Operation);
-            if let Some(symbol) = function_of(name).map(SymbolRole::Function).or_else(operation)
-                && wanted.len() < MAX_OPERATIONS
-            {
-                wanted.insert(start + at as u64, symbol);
+            if let Some(role) = role_of(name).filter(|_| wanted.len() < MAX_OPERATIONS) {
+                wanted.insert(start + at as u64, role);
             }
         }
     });
-    let (mut functions, mut operations) = ([None; 3], BTreeMap::new());
+    let (mut functions, mut times, mut operations) = ([None; 3], [None; 2], BTreeMap::new());
+    let mut has_duration = false;
     for_each_chunk(file, symbols, 0, |_, bytes| {
         let whole = bytes.len() - bytes.len() % size_of::<Sym64<Le>>();
         for symbol in pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default() {
@@ -146,7 +182,11 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<PauseSymbolAddresses
             }
             let address = Svma(symbol.st_value.get(Le));
             match (wanted.get(&u64::from(symbol.st_name.get(Le))), symbol.st_type()) {
-                (Some(SymbolRole::Function(index)), elf::STT_FUNC) => functions[*index] = Some(address),
+                (Some(SymbolRole::Function(index, is_told)), elf::STT_FUNC) => {
+                    functions[*index] = Some(address);
+                    has_duration |= is_told;
+                }
+                (Some(SymbolRole::Time(index)), elf::STT_OBJECT) => times[*index] = Some(address),
                 (Some(SymbolRole::Operation(name)), elf::STT_OBJECT) => {
                     operations.insert(address, Arc::clone(name));
                 }
@@ -155,7 +195,17 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<PauseSymbolAddresses
         }
     });
     let [Some(begin), Some(reached), Some(end)] = functions else { return None };
-    Some(PauseSymbolAddresses { functions: [begin, reached, end], operations })
+    let [reached_time, end_time] = times;
+    let times = reached_time.zip(end_time).map(|(reached, end)| [reached, end]);
+    Some(PauseSymbolAddresses { functions: [begin, reached, end], has_duration, times, operations })
+}
+
+/// Returns what a symbol of this name is.
+fn role_of(mangled: &[u8]) -> Option<SymbolRole> {
+    let time = || TIMES.iter().position(|name| name.as_bytes() == mangled).map(SymbolRole::Time);
+    let operation = || operation_of_table(mangled).map(SymbolRole::Operation);
+    let function = |index| SymbolRole::Function(index, index == REACHED && mangled.ends_with(DURATION));
+    function_of(mangled).map(function).or_else(time).or_else(operation)
 }
 
 /// Returns which function has this name.
@@ -217,6 +267,29 @@ mod tests {
             }
         }
         assert_eq!(function_of(b"_ZN14RuntimeService4initEv"), None);
+    }
+
+    #[test]
+    fn the_second_function_is_told_how_long_it_took_if_it_has_an_argument() {
+        let is_told = |name: &str| match role_of(name.as_bytes()) {
+            Some(SymbolRole::Function(index, is_told)) => Some((index, is_told)),
+            _ => None,
+        };
+        assert_eq!(is_told(&format!("{}l", FUNCTIONS[REACHED])), Some((REACHED, true)));
+        assert_eq!(is_told(&format!("{}v", FUNCTIONS[REACHED])), Some((REACHED, false)), "until JDK 12");
+        // Theirs is another time.
+        assert_eq!(is_told(&format!("{}l", FUNCTIONS[0])), Some((0, false)));
+        assert_eq!(is_told(&format!("{}l", FUNCTIONS[2])), Some((2, false)));
+        for (index, name) in TIMES.iter().enumerate() {
+            let role = role_of(name.as_bytes());
+            assert!(matches!(role, Some(SymbolRole::Time(place)) if place == index), "{name}");
+        }
+    }
+
+    #[test]
+    fn times_lie_where_the_file_is_mapped() {
+        let times = PauseTimes { reached: 0x1260, end: 0x1250 };
+        assert_eq!(times.addresses(Image(Avma(0x7f00_0000_0000))), [0x7f00_0000_1260, 0x7f00_0000_1250]);
     }
 
     #[test]

@@ -4,10 +4,13 @@
 //! A hash is believed for the same file of the same device, size, modification and change time, in
 //! the same boot of the machine. The change time is the kernel's: no process can set it. So it is
 //! kept only where the kernel itself has it, on block devices: who mounts a FUSE file system states
-//! any times there, and containers' overlays are numbered anew with each mount.
+//! any times there, and containers' overlays are numbered anew with each mount. Whole seconds are
+//! believed on the host's root alone: it stays mounted for the whole boot, so that its number means
+//! no other file system, and whatever changed since has a time of this kernel's.
 
 use std::fs;
 use std::hash::Hasher as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -20,6 +23,9 @@ const ENDING: &str = ".content";
 const LIMIT_BYTES: u64 = 256 << 10;
 /// The machine's boot, a UUID that the kernel draws.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The root of the host, also where the daemon has another one; and the daemon's own, where a
+/// security module forbids that.
+const HOST_ROOTS: [&str; 2] = ["/proc/1/root", "/"];
 /// Age of a change from which on another one has another time. Pages that are mapped and dirty
 /// change without another time until they are written back, after half a minute by default
 /// (`vm.dirty_expire_centisecs`).
@@ -32,6 +38,8 @@ const LOOP_DEVICES: u32 = 7;
 pub struct ContentIdsOnDisk {
     cache: ChecksummedCache,
     boot: String,
+    /// The device of the host's root, if it can be seen.
+    root_device: Option<u64>,
 }
 
 impl ContentIdsOnDisk {
@@ -44,12 +52,13 @@ impl ContentIdsOnDisk {
         let cache = ChecksummedCache::open(path, ENDING, LIMIT_BYTES)?;
         let boot = fs::read_to_string(BOOT_ID)
             .map_err(|source| ChecksummedCacheError::Boot { path: BOOT_ID.into(), source })?;
-        Ok(Self { cache, boot })
+        let root_device = HOST_ROOTS.iter().find_map(|path| Some(fs::metadata(path).ok()?.dev()));
+        Ok(Self { cache, boot, root_device })
     }
 
     /// Returns the hash of a file that an earlier run has made.
     pub(in crate::native) fn get(&self, stat: FileStat, with_lines: bool) -> Option<ContentId> {
-        if !is_of_block_device(stat) {
+        if !self.has_kernel_times(stat) {
             return None;
         }
         let identity = self.encode(stat, with_lines);
@@ -62,11 +71,21 @@ impl ContentIdsOnDisk {
     /// nothing.
     pub(in crate::native) fn store(&self, stat: FileStat, with_lines: bool, content: ContentId) {
         let ContentId::Hash(hash) = content else { return };
-        if !is_of_block_device(stat) || !is_old(stat, SystemTime::now()) {
+        if !self.has_kernel_times(stat) || !is_old(stat, SystemTime::now()) {
             return;
         }
         let identity = self.encode(stat, with_lines);
         self.cache.store(&self.name(&identity), &[&identity[..], &hash.to_le_bytes()].concat());
+    }
+
+    /// Returns true if a file's times are this kernel's: what is no block device has the major
+    /// number 0, and whole seconds are those of images, or of a file system that keeps no change
+    /// time.
+    fn has_kernel_times(&self, stat: FileStat) -> bool {
+        let device = stat.identity.device;
+        let has_nanoseconds = stat.changed_ns % 1_000_000_000 != 0;
+        !matches!(libc::major(device), 0 | LOOP_DEVICES)
+            && (has_nanoseconds || self.root_device == Some(device))
     }
 
     /// Returns all that a hash is believed by.
@@ -91,12 +110,6 @@ impl ContentIdsOnDisk {
     }
 }
 
-/// Returns true if a file's times are this kernel's: what is no block device has the major number
-/// 0, and whole seconds are those of images, or of a file system that keeps no change time.
-fn is_of_block_device(stat: FileStat) -> bool {
-    !matches!(libc::major(stat.identity.device), 0 | LOOP_DEVICES) && stat.changed_ns % 1_000_000_000 != 0
-}
-
 /// Returns true if a change from now on has another time than the last one.
 fn is_old(stat: FileStat, now: SystemTime) -> bool {
     let now_ns = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
@@ -119,9 +132,11 @@ mod tests {
         changed_ns: 2_000_000_007,
     };
 
+    const ROOT: u64 = libc::makedev(254, 0);
+
     fn open(path: &Path, key: HashKey, boot: &str) -> ContentIdsOnDisk {
         let cache = ChecksummedCache::with_key(path, ENDING, key, 7);
-        ContentIdsOnDisk { cache, boot: boot.to_owned() }
+        ContentIdsOnDisk { cache, boot: boot.to_owned(), root_device: Some(ROOT) }
     }
 
     #[test]
@@ -163,6 +178,10 @@ mod tests {
             on_disk.store(stat, false, ContentId::Hash(42));
             assert_eq!(on_disk.get(stat, false), None, "{stat:?}");
         }
+        let of_root =
+            FileStat { identity: FileIdentity { device: ROOT, ..STAT.identity }, changed_ns: 2_000_000_000 };
+        on_disk.store(of_root, false, ContentId::Hash(42));
+        assert_eq!(on_disk.get(of_root, false), Some(ContentId::Hash(42)), "it stays mounted");
         on_disk.store(STAT, false, ContentId::File(STAT.identity));
         assert_eq!(on_disk.get(STAT, false), None, "a file that isn't hashed");
     }

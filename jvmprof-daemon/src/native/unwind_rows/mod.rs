@@ -23,7 +23,7 @@ use self::cfi::frame_bytes::FrameBytes;
 use self::cfi::{CallFrames, FrameSectionKind, code_of, stripped_section_headers};
 pub use self::code_without_cfi::AnalyzeCode;
 use self::corrections::row_overrides::RowOverrides;
-use self::corrections::{after_sigreturn, clone_return, dl_runtime_resolve, libgcc_eh_return};
+use self::corrections::{after_sigreturn, clone_return, dl_runtime_resolve, landing_pads, libgcc_eh_return};
 pub use self::eh_frame_hdr_lookup::EhFrameHdrRows;
 use self::row_table::CompactRowTable;
 use crate::native::byte_source::ByteSource;
@@ -113,6 +113,7 @@ impl UnwindRows {
         }
         rows.table.add(clone_return::rows(&rows.frames, file));
         rows.table.add(after_sigreturn::rows(&rows.frames, file));
+        rows.table.add(landing_pads::rows(&rows.frames, &rows.debug_frames, file));
         rows.check()?;
         Ok(rows)
     }

@@ -5,6 +5,7 @@
 //! say how that is spread over stacks.
 
 mod census;
+mod draws;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -204,6 +205,12 @@ fn add_to_events(own: &mut [(u32, &mut StratumSums)], strata: &[Stratum], number
     }
 }
 
+/// Returns the bytes that passed for an event to be kept, by which it is weighed among all events.
+pub(super) fn event_bytes(record: &AllocationRecord) -> u64 {
+    let bytes = if record.drawn_bytes == 0 { record.object_bytes.max(1) } else { record.drawn_bytes };
+    (bytes as f64 / probability(record.weighed_bytes, record.interval)) as u64
+}
+
 /// Returns the probability that a range of so many bytes has one of the random points whose
 /// distances have this mean: above zero, since no range is chosen that has no byte.
 pub(super) fn probability(bytes: u64, interval: u64) -> f64 {
@@ -271,14 +278,14 @@ impl StratumTable {
         let object_bytes = record.object_bytes.max(1);
         let stratum =
             self.number(Stratum { class: class.cloned(), size_class: size_class(object_bytes), placement });
-        let times = 1.0 / probability(record.weighed_bytes, record.interval);
-        // The object at which a buffer ended is drawn from the buffer's bytes, and stands for them;
-        // any other event is an object by itself.
+        // The object at which a buffer ended is drawn from the buffer's bytes; any other event is an
+        // object by itself.
         let bytes = match (placement, record.drawn_bytes) {
-            (Placement::Inside, 1..) => record.drawn_bytes,
-            _ => object_bytes,
+            (Placement::Inside, 1..) => draws::bytes_inside(record),
+            _ => object_bytes as f64,
         };
-        let (value, count) = (times * bytes as f64, times * bytes as f64 / object_bytes as f64);
+        let value = bytes / probability(record.weighed_bytes, record.interval);
+        let count = value / object_bytes as f64;
         let weight = SampleWeight {
             stratum,
             events,

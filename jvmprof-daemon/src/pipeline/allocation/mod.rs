@@ -41,7 +41,7 @@ use allocating_jvm::{AllocatingJvm, ChosenBuffer};
 use allocation_intervals::AllocationIntervals;
 pub use class_errors::{ClassError, ClassErrors};
 use class_frames::{ClassFrames, marker};
-use estimate::StratumTable;
+use estimate::{StratumTable, event_bytes};
 
 /// The settings of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,7 +333,7 @@ impl AllocationProfiler {
         let class = jvm.and_then(|jvm| jvm.class_of(record));
         self.counts.unknown_classes += u64::from(class.is_none());
         let (weight, second) = self.strata.weigh(key, class.as_deref().map(|class| &class.name), record);
-        let bytes = u128::from(weight.value);
+        let bytes = u128::from(event_bytes(record));
         self.counts.event_bytes += bytes;
         self.counts.event_bytes_squared += bytes * bytes;
         let stack = self.classes.place(class.as_deref(), java_stack(stack));

@@ -25,7 +25,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "GCTaskThread::run",
         ],
     ),
-    ("compiler", &["CompileBroker::compiler_thread_loop"]),
+    ("compiler", &["CompileBroker::compiler_thread_loop", "CompilerThread::~CompilerThread"]),
     (
         "vm",
         &[
@@ -38,7 +38,17 @@ const KINDS: &[(&str, &[&str])] = &[
             "attach_listener_thread_entry",
         ],
     ),
-    (JAVA, &["JavaThread::run", "JavaThread::thread_main_inner", "JavaMain", "ThreadJavaMain"]),
+    // A Java thread that ends has left its own function for that.
+    (
+        JAVA,
+        &[
+            "JavaThread::run",
+            "JavaThread::thread_main_inner",
+            "JavaThread::~JavaThread",
+            "JavaMain",
+            "ThreadJavaMain",
+        ],
+    ),
     // A thread of the JVM's that hasn't come to its own function yet, or has left it.
     (UNKNOWN, &["Thread::call_run", "thread_native_entry", "java_start"]),
 ];
@@ -158,6 +168,15 @@ mod tests {
         let compiler =
             ["C2Compiler::compile_method", "CompileBroker::compiler_thread_loop()", "JavaThread::run()"];
         assert_eq!(kind(&compiler, FrameKind::Native), Some("compiler"));
+        let ends = |destructors: &[&'static str]| {
+            let end = ["ThreadsSMRSupport::smr_delete(JavaThread*)", "thread_native_entry(Thread*)"];
+            let names = ["futex"].into_iter().chain(destructors.iter().copied()).chain(end);
+            kind(&names.collect::<Vec<_>>(), FrameKind::Native)
+        };
+        let destructors = ["JavaThread::~JavaThread()", "CompilerThread::~CompilerThread()"];
+        assert_eq!(ends(&destructors[..1]), Some("java"), "a thread that ends");
+        assert_eq!(ends(&destructors), Some("compiler"));
+        assert_eq!(ends(&[]), None, "any thread that is in the JVM's list");
         let mounted = ["A.run", "jdk.internal.vm.Continuation.enter", "java.lang.Thread.run"];
         assert_eq!(kind(&mounted, FrameKind::Java), Some("virtual"));
         assert_eq!(kind(&["A.run"], FrameKind::Java), Some("java"));

@@ -2,12 +2,26 @@
 //! and the thread's state.
 
 use std::fs;
+use std::sync::Arc;
 
 use jvmprof_common::off_cpu::WaitRecord;
 
 use super::cause::{Cause, RuleTarget};
 use super::cause_rules::{BLOCK_DEVICE, DESCRIPTOR, FunctionRule, JVM, KERNEL, SYSTEM_CALLS};
 use crate::profile::model::{Frame, FrameKind};
+
+/// The kernel's functions by which a thread leaves its CPU: the frames up to the last of them say
+/// nothing of the wait.
+const SCHEDULER: [&str; 6] = [
+    "__schedule",
+    "schedule",
+    "schedule_idle",
+    "schedule_preempt_disabled",
+    "preempt_schedule_common",
+    "preempt_schedule_irq",
+];
+/// Frames from the leaf on that may be the scheduler's.
+const SCHEDULER_FRAMES: usize = 16;
 
 /// The evidence of a wait's cause beside its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +104,15 @@ pub(super) fn evidence(record: &WaitRecord) -> Evidence {
     }
 }
 
+/// Returns the frames without those by which the thread left its CPU.
+pub(super) fn without_scheduler(frames: &[Arc<Frame>]) -> &[Arc<Frame>] {
+    let is_scheduler = |frame: &Arc<Frame>| {
+        frame.kind == FrameKind::Kernel && frame.lines.iter().any(|line| SCHEDULER.contains(&&*line.name))
+    };
+    let last = frames.iter().take(SCHEDULER_FRAMES).rposition(is_scheduler);
+    last.map_or(frames, |last| &frames[last + 1..])
+}
+
 /// Returns the cause of a wait. `frames`: leaf first, without those of the scheduler.
 pub(super) fn cause_of<'a>(evidence: Evidence, frames: impl Iterator<Item = &'a Frame> + Clone) -> Cause {
     let system_call = match evidence {
@@ -156,8 +179,6 @@ fn is_named(name: &str, pattern: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::profile::model::{ExecutionMode, Line, Mapping};
     use crate::types::{Avma, FileOffset};

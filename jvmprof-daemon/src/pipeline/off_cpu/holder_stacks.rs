@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jvmprof_common::off_cpu::WaitRecord;
 
+use super::cause_classifier::without_scheduler;
 use crate::process::ProcessKey;
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{ExecutionMode, Frame, SampleLabels};
@@ -75,7 +76,11 @@ impl HolderStacks {
             stacks.pop_front();
         }
         let (span, tid) = (TimeSpan::of_sample(sample), sample.header.tid);
-        let stack = NamedStack { labels: SampleLabels::default(), ..stack.clone() };
+        let frames: Arc<[Arc<Frame>]> = match sample.event {
+            SampledEvent::OffCpu(_) => Arc::from(without_scheduler(&stack.frames)),
+            SampledEvent::Cpu | SampledEvent::Allocation(_) => Arc::clone(&stack.frames),
+        };
+        let stack = NamedStack { frames, labels: SampleLabels::default(), pending: stack.pending };
         stacks.push_back(HolderStack { span, tid, stack });
     }
 
@@ -169,6 +174,34 @@ mod tests {
         assert_eq!(find(MONITOR, 1, 10, 49), None, "it had it after the wait");
         assert_eq!(find(MONITOR, 3, 70, 140), None, "of its namesakes there are stacks, of it there is none");
         assert_eq!(find(MONITOR + 8, 1, 70, 140), None);
+    }
+
+    #[test]
+    fn the_stack_of_a_holder_that_waited_has_no_frames_by_which_it_left_its_cpu() {
+        let key = ProcessKey::numbered(7);
+        let kernel = |name: &str| {
+            let lines = vec![Line::named(name)];
+            Arc::new(Frame { kind: FrameKind::Kernel, address: None, mapping: None, lines })
+        };
+        let frames: Arc<[Arc<Frame>]> = Arc::from([
+            kernel("bpf_prog_wait_end"),
+            kernel("__schedule"),
+            kernel("schedule"),
+            kernel("do_nanosleep"),
+            java("com.acme.Order.total", 57),
+        ]);
+        let whole = NamedStack { frames, labels: SampleLabels::default(), pending: false };
+        for (waited_ns, expected) in
+            [(Some(50), &["do_nanosleep", "com.acme.Order.total"][..]), (None, &["bpf_prog_wait_end"])]
+        {
+            let mut stacks = HolderStacks::default();
+            stacks.keep(key, &sample(100, waited_ns, 1), &whole);
+            let found = stacks.find(key, MONITOR, 1, TimeSpan { from_ns: 100, to_ns: 100 });
+            let frames = &found.expect("it is kept").frames;
+            let names: Vec<&str> = frames.iter().map(|frame| &*frame.lines[0].name).collect();
+            assert_eq!(&names[..expected.len()], expected, "{waited_ns:?}");
+            assert_eq!(names.last(), Some(&"com.acme.Order.total"));
+        }
     }
 
     #[test]

@@ -82,8 +82,8 @@ struct OngoingPart {
 
 impl OngoingWaits {
     /// Chooses among the threads that wait now those whose stacks [`Self::next_sample`] takes.
-    /// `interval` is the mean distance of the parts that are kept, in nanoseconds of waiting; it
-    /// grows so that about `max_inspections` stacks are taken. `is_chosen` decides by chance if a
+    /// `interval` is the mean distance of the parts that are kept, in nanoseconds of waiting; of
+    /// more than `max_inspections` threads it grows so that about so many stacks are taken. `is_chosen` decides by chance if a
     /// part of a wait is kept, by its nanoseconds and that distance. `first_switch`: since when
     /// switches are seen.
     pub(super) fn begin_inspection(
@@ -108,8 +108,8 @@ impl OngoingWaits {
             let until = self.reported.get(tid).map_or(thread.since_ns, |reported| reported.until_ns);
             now_ns.saturating_sub(until)
         };
-        let all: u64 = waiting.iter().map(|(tid, thread)| part(tid, thread)).sum();
-        let interval = interval.max(all / max_inspections.max(1));
+        let all_ns: u64 = waiting.iter().map(|(tid, thread)| part(tid, thread)).sum();
+        let interval = part_interval(interval, max_inspections, waiting.len() as u64, all_ns);
         let part = |(tid, thread): (&u32, &FollowedThread)| OngoingPart {
             tid: *tid,
             thread: *thread,
@@ -191,6 +191,12 @@ impl OngoingWaits {
             }
         }
     }
+}
+
+/// Returns the mean distance of the parts that are kept of `waits` that go on, of `all_ns`
+/// together: the one that is wanted, unless more stacks than these would be taken.
+fn part_interval(wanted: u64, max_inspections: u64, waits: u64, all_ns: u64) -> u64 {
+    if waits <= max_inspections { wanted } else { wanted.max(all_ns / max_inspections.max(1)) }
 }
 
 /// Returns true if the same wait goes on.
@@ -283,6 +289,18 @@ mod tests {
         waits.reported.insert(7, ReportedPart { since_ns: 13 * SECOND, until_ns: 20 * SECOND });
         assert_eq!(waits.began_ns(7, &later, 10 * SECOND + 3000), SECOND, "of the earlier one");
         assert_eq!(waits.began_ns(7, &later, 20 * SECOND + 3000), 13 * SECOND, "of the later one");
+    }
+
+    #[test]
+    fn parts_of_waits_are_thinned_only_where_too_many_stacks_would_be_taken() {
+        const MS: u64 = 1_000_000;
+        // A JVM's idle threads, and one that has waited for a second: with a distance of what all
+        // have waited by the limit it would be left out of two recordings in five.
+        assert_eq!(part_interval(10 * MS, 200, 30, 400_000 * MS), 10 * MS);
+        assert_eq!(part_interval(10 * MS, 200, 200, 400_000 * MS), 10 * MS);
+        assert_eq!(part_interval(10 * MS, 200, 3000, 18_000_000 * MS), 90_000 * MS);
+        assert_eq!(part_interval(10 * MS, 200, 3000, 400 * MS), 10 * MS);
+        assert_eq!(part_interval(10 * MS, 0, 1, 400 * MS), 400 * MS);
     }
 
     #[test]

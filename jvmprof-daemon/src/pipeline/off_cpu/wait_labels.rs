@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::blockers::NamedBlocker;
 use super::cause::Cause;
-use super::cause_classifier::{DescriptorKind, Evidence, cause_of};
+use super::cause_classifier::{DescriptorKind, Evidence, cause_of, without_scheduler};
 use super::idle_waits::IdleRules;
 use jvmprof_common::blocker::BlockerKind;
 
@@ -33,19 +33,6 @@ const BLOCKER_KIND_LABEL: &str = "__blocker_kind";
 /// The labels that [`WaitLabels::mark`] sets.
 const OWN_LABELS: [&str; 5] =
     [EVIDENCE_LABEL, BLOCKER_KIND_LABEL, BLOCKER_LABEL, HOLDER_LABEL, HOLDER_METHOD_LABEL];
-
-/// The kernel's functions by which a thread leaves its CPU: the frames up to the last of them say
-/// nothing of the wait.
-const SCHEDULER: [&str; 6] = [
-    "__schedule",
-    "schedule",
-    "schedule_idle",
-    "schedule_preempt_disabled",
-    "preempt_schedule_common",
-    "preempt_schedule_irq",
-];
-/// Frames from the leaf on that may be the scheduler's.
-const SCHEDULER_FRAMES: usize = 16;
 
 /// The contents of the leaf frame of a wait: the cause, the class of what it is for, and if it is
 /// idle.
@@ -192,15 +179,6 @@ fn text_of<'a>(sample: &'a Sample, name: &str) -> Option<&'a str> {
 /// Returns true if the threads of a sample had nothing to do.
 pub fn is_idle(sample: &Sample) -> bool {
     sample.labels.iter().any(|label| &*label.name == IDLE_LABEL)
-}
-
-/// Returns the frames without those by which the thread left its CPU.
-fn without_scheduler(frames: &[Arc<Frame>]) -> &[Arc<Frame>] {
-    let is_scheduler = |frame: &Arc<Frame>| {
-        frame.kind == FrameKind::Kernel && frame.lines.iter().any(|line| SCHEDULER.contains(&&*line.name))
-    };
-    let last = frames.iter().take(SCHEDULER_FRAMES).rposition(is_scheduler);
-    last.map_or(frames, |last| &frames[last + 1..])
 }
 
 #[cfg(test)]

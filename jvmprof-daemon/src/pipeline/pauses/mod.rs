@@ -28,7 +28,7 @@ use crate::hotspot::{PauseSymbols, PauseVariables, find_pause_symbols};
 use crate::native::debuginfod::Debuginfod;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
-use crate::profile::model::LabelSet;
+use crate::profile::model::{ExecutionMode, Frame, FrameKind, LabelSet};
 use crate::sampler::{BackgroundSampler, PauseMap, ProbedFunctions, SamplerError};
 use pausing_jvm::PausingJvm;
 pub use pausing_jvm::{JvmPauses, Pause};
@@ -164,12 +164,17 @@ impl<M: PausedJvms> PauseTracker<M> {
             Err(NoProbes::Impossible(reason)) => return self.give_up(process.key, reason),
         };
         let address = |at: Option<crate::types::Avma>| at.map_or(0, |at| at.0);
+        let times = symbols.times.map(|times| times.addresses(variables.image));
+        let [reached_time_at, end_time_at] = times.unwrap_or_default();
         let target = JvmPauseState {
             start_ns,
             operation_at: address(variables.operation),
             collections_at: address(variables.collections.filter(|_| variables.causes.is_some())),
             cause_at: address(variables.causes.map(|causes| causes.now)),
             last_cause_at: address(variables.causes.map(|causes| causes.last)),
+            has_duration: u64::from(symbols.functions.begin.is_none()),
+            reached_time_at,
+            end_time_at,
             ..JvmPauseState::default()
         };
         // Its exec, or the end of an earlier process, may not have been seen.
@@ -285,7 +290,8 @@ impl<M: PausedJvms> PauseTracker<M> {
 
     /// Labels the stack of a sample of CPU time if it falls in a pause.
     pub(super) fn label(&mut self, key: ProcessKey, time_ns: u64, stack: &mut NamedStack) {
-        if let Some(operation) = self.jvms.get(&key).and_then(|jvm| jvm.stopped_for(time_ns)) {
+        let operation = self.jvms.get(&key).and_then(|jvm| jvm.stopped_for(time_ns));
+        if let Some(operation) = operation.filter(|_| may_run_in_pause(&stack.frames)) {
             self.labels.add(operation, &mut stack.labels);
         }
     }
@@ -374,6 +380,17 @@ impl<M: PausedJvms> PauseTracker<M> {
         jvms.into_iter().for_each(|jvm| self.close(jvm));
         std::mem::take(&mut self.ended)
     }
+}
+
+/// Returns true if the thread of a stack may run while all Java threads are stopped: it has no Java
+/// frames, or is in a native method. One in Java code, or in what that has called in the JVM, goes
+/// on already: the VM thread wakes the others before it reads the clock for the pause's end, and
+/// then waits for a CPU itself where these are busy (openjdk runtime/safepoint.cpp,
+/// `SafepointSynchronize::end`).
+fn may_run_in_pause(frames: &[Arc<Frame>]) -> bool {
+    let innermost = frames.iter().find(|frame| frame.kind == FrameKind::Java);
+    let mode = innermost.and_then(|frame| frame.lines.first()).and_then(|line| line.mode);
+    mode.is_none_or(|mode| mode == ExecutionMode::Native)
 }
 
 /// Has the kernel programs follow a JVM no longer.

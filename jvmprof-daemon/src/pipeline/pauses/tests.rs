@@ -4,6 +4,7 @@ use super::*;
 use crate::hotspot::{Image, OperationNames};
 use crate::pipeline::jvm_totals::PauseTotals;
 use crate::pipeline::probed_files::ProbedFile;
+use crate::profile::model::{Line, SampleLabels};
 use crate::types::Avma;
 
 const PID: u32 = 7;
@@ -215,4 +216,32 @@ fn a_stop_is_under_way_while_the_kernel_programs_say_so() {
     assert!(!tracker.jvms[&key(1)].is_stopped());
     assert_eq!(tracker.jvms[&key(1)].stopped_for(monotonic_ns()), None);
     assert_eq!(pauses(&tracker.take()[0]), (0, 1, 0));
+}
+
+#[test]
+fn a_sample_in_a_pause_is_labelled_unless_its_thread_runs_java_code() {
+    let frame = |kind, mode| {
+        let lines = vec![Line { mode, ..Line::named("it") }];
+        Arc::new(Frame { kind, address: None, mapping: None, lines })
+    };
+    let native = || frame(FrameKind::Native, None);
+    let java = |mode| frame(FrameKind::Java, Some(mode));
+    let is_labelled = |frames: Vec<Arc<Frame>>| {
+        let mut tracker = recording();
+        follow(&mut tracker, 1, PID);
+        let begin = PauseRecord { is_over: 0, ..pause(&mut tracker, PID, [10, 11, 11]) };
+        tracker.record(&begin);
+        let mut stack = NamedStack { frames: frames.into(), labels: SampleLabels::default(), pending: false };
+        tracker.label(key(1), 10, &mut stack);
+        assert_eq!(stack.labels.iter().count(), 0, "threads are about to be stopped");
+        tracker.label(key(1), 12, &mut stack);
+        stack.labels.iter().any(|label| &*label.name == STOPPED_LABEL)
+    };
+    assert!(is_labelled(vec![native(), native()]), "a thread of the collector's");
+    assert!(is_labelled(vec![native(), java(ExecutionMode::Native), java(ExecutionMode::C2)]));
+    assert!(!is_labelled(vec![java(ExecutionMode::C2)]));
+    let called = vec![native(), java(ExecutionMode::Inlined), java(ExecutionMode::Native)];
+    assert!(!is_labelled(called), "native code that Java code calls without a native method");
+    let kernel = frame(FrameKind::Kernel, None);
+    assert!(!is_labelled(vec![kernel, java(ExecutionMode::Interpreted)]));
 }

@@ -8,7 +8,7 @@ use crate::sampler::error::SamplerError;
 
 const JVMS: &str = "PAUSED_JVMS";
 
-/// JVMs that are followed at a time, at most: 100 KiB.
+/// JVMs that are followed at a time, at most: 150 KiB.
 const MAX_JVMS: u32 = 1024;
 
 impl_pod!(JvmPauseState);

@@ -38,7 +38,8 @@ pub struct AllocationFunctions {
 /// [`jvmprof_common::pause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PauseFunctions {
-    pub begin: FileOffset,
+    /// `None` where the next one is told how long that took.
+    pub begin: Option<FileOffset>,
     pub reached: FileOffset,
     pub end: FileOffset,
 }
@@ -65,11 +66,9 @@ impl From<AllocationFunctions> for ProbedFunctions {
 impl From<PauseFunctions> for ProbedFunctions {
     fn from(functions: PauseFunctions) -> Self {
         // A pause that is under way isn't seen: what begins one comes last.
-        Self(vec![
-            (PAUSE_END, functions.end),
-            (PAUSE_REACHED, functions.reached),
-            (PAUSE_BEGIN, functions.begin),
-        ])
+        let all = [(PAUSE_END, functions.end), (PAUSE_REACHED, functions.reached)];
+        let begin = functions.begin.map(|offset| (PAUSE_BEGIN, offset));
+        Self(all.into_iter().chain(begin).collect())
     }
 }
 

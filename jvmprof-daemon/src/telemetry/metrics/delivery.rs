@@ -44,6 +44,8 @@ pub(super) const METRICS: &[Metric] = &[
         .help("Requests that were not stored, or perhaps not"),
     Metric::counter("jvmprof_delivery_requests_divided", BySink(|counts| counts.divided_requests))
         .help("Requests that were sent in two halves, to find what the server doesn't want"),
+    Metric::counter("jvmprof_delivery_series_withheld", BySink(|counts| counts.withheld_series))
+        .help("Series that weren't sent, since the backend has refused them again and again"),
     Metric::counter("jvmprof_delivery_labels_limited", BySink(|counts| counts.limited_labels)).help(
         "Labels of series that were cut or left out, since the backend takes no longer or no more ones",
     ),

@@ -8,6 +8,7 @@
 mod access;
 mod process;
 mod requests;
+pub(super) mod traffic;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -90,17 +91,23 @@ impl Collector {
         command.arg("--tls-cert").arg(&access.certificate).arg("--tls-key").arg(&access.key);
         command.arg("--token-file").arg(&access.token);
         let mut process = Process::start(&mut command, &folder.join("collector.log"))?;
-        loop {
-            let written = process.written()?;
-            let complete = written.lines().filter(|_| written.ends_with('\n'));
-            let mut addresses = complete.filter_map(|line| line.strip_prefix("https://127.0.0.1:"));
-            if let Some(port) = addresses.next() {
-                let address = format!("https://localhost:{}", port.trim_end_matches('/'));
-                return Ok(Self { process, address });
-            }
-            process.check()?;
-            sleep(Duration::from_millis(100));
+        let address = format!("https://localhost:{}", port_of(&mut process, "https")?);
+        Ok(Self { process, address })
+    }
+}
+
+/// Waits until a collector says where it listens, and returns the port.
+fn port_of(collector: &mut Process, scheme: &str) -> anyhow::Result<String> {
+    let address = format!("{scheme}://127.0.0.1:");
+    loop {
+        let written = collector.written()?;
+        let complete = written.lines().filter(|_| written.ends_with('\n'));
+        let mut ports = complete.filter_map(|line| line.strip_prefix(&*address));
+        if let Some(port) = ports.next() {
+            return Ok(port.trim_end_matches('/').to_owned());
         }
+        collector.check()?;
+        sleep(Duration::from_millis(100));
     }
 }
 

@@ -92,6 +92,12 @@ impl IngestBody {
         let content_type = http_body::text(headers, &header::CONTENT_TYPE);
         let is_form = content_type.trim_start().starts_with("multipart/form-data");
         let format = parameters.format.as_str();
+        if format == "jfr" {
+            return Err(Status::unimplemented(
+                "a profile of format jfr, as Pyroscope's Java agent pushes it: only pprof is taken; a jvmprof \
+                 daemon on its host profiles that JVM without an agent, which may push to Pyroscope itself",
+            ));
+        }
         if format != "pprof" && (!is_form || !format.is_empty()) {
             return Err(Status::unimplemented(format!(
                 "a profile of format {format:?} and type {content_type:?}: only pprof is taken"

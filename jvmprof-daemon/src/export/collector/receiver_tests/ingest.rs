@@ -130,7 +130,13 @@ async fn what_is_no_push_of_an_sdk_is_refused_with_what_is_wrong_and_nothing_is_
     let whole = form(&[("profile", &cpu)]);
     let jfr = format!("{QUERY}&format=jfr");
     for (query, content_type, body, status, expected) in [
-        (jfr.as_str(), FORM, form(&[("jfr", b"x"), ("labels", b"y")]), 415, "only pprof is taken"),
+        (
+            jfr.as_str(),
+            FORM,
+            form(&[("jfr", b"x"), ("labels", b"y")]),
+            415,
+            "profiles that JVM without an agent",
+        ),
         (QUERY, "binary/octet-stream+trie", cpu.clone(), 415, "only pprof is taken"),
         ("format=pprof", "", cpu.clone(), 400, "without the name of an application"),
         (QUERY, "multipart/form-data", whole.clone(), 400, "no boundary"),

@@ -315,8 +315,9 @@ async fn a_request_that_is_divided_ends_with_the_daemon() {
     let request = backend.encode(&batch_of(4)).expect("encoded").requests.pop().expect("a request");
     let samples = request.samples_by_event();
     assert!(request.series() > 1);
-    let policy = bisection::FailurePolicy { send_again: true, divide: true };
+    let policy = bisection::FailurePolicy { send_again: true, divide: true, remember_refusals: true };
     let deadline = std::pin::pin!(async {});
-    let report = bisection::deliver(&backend, request, policy, deadline).await;
+    let refused = refused_series::RefusedSeries::default();
+    let report = bisection::deliver(&backend, &refused, request, policy, deadline).await;
     assert_eq!((report.retry_samples(), report.requests), (samples, 1));
 }

@@ -5,5 +5,6 @@ pub(super) mod after_sigreturn;
 pub(super) mod cfi_pattern_search;
 pub(super) mod clone_return;
 pub(super) mod dl_runtime_resolve;
+pub(super) mod landing_pads;
 pub(super) mod libgcc_eh_return;
 pub(super) mod row_overrides;

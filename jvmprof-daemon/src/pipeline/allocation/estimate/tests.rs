@@ -218,17 +218,17 @@ fn large_objects_are_counted_among_the_first_of_buffers_and_among_the_others() {
     let name: Arc<str> = "byte[]".into();
     let mut census = WindowCensus::default();
     let class = Arc::new(JavaClass::named("byte[]"));
-    let count = ObjectCount { class, size_class: size_class(65_552), objects: 3, bytes: 3 * 65_552 };
-    let tlab = TlabRecord { used: 3 * 65_552, interval: 1, ..TlabRecord::default() };
+    let count = ObjectCount { class, size_class: size_class(20_016), objects: 3, bytes: 3 * 20_016 };
+    let tlab = TlabRecord { used: 3 * 20_016, interval: 1, ..TlabRecord::default() };
     census.add_unscreened(&tlab, &TlabObjects { counts: vec![count], first: None }, &mut strata);
-    census.add_given_up(3 * 65_552);
+    census.add_given_up(3 * 20_016);
     // One path's buffer is thrice the other's: it has three of four objects within buffers, and
     // each has one of the two that are the first.
-    let mut weigh = |weighed| strata.weigh(key(), Some(&name), &kept(65_552, weighed));
-    let paths = [weigh(1 << 20), weigh(3 << 20)];
-    let of = CountedKey { size_class: size_class(65_552) as u16, is_first: 1, ..CountedKey::default() };
-    strata.add_counted(key(), Some(&name), &of, 8, 8 * 65_552);
-    let totals = WindowTotals { inside: 24 * 65_552, ..WindowTotals::default() };
+    let mut weigh = |weighed| strata.weigh(key(), Some(&name), &kept(20_016, weighed));
+    let paths = [weigh(2 << 20), weigh(6 << 20)];
+    let of = CountedKey { size_class: size_class(20_016) as u16, is_first: 1, ..CountedKey::default() };
+    strata.add_counted(key(), Some(&name), &of, 8, 8 * 20_016);
+    let totals = WindowTotals { inside: 24 * 20_016, ..WindowTotals::default() };
     strata.estimate(key(), &totals, census.take());
     let objects = paths.map(|(as_itself, as_first)| {
         let of_first = strata.share(key(), as_first.expect("a large object")).0;
