@@ -4,9 +4,9 @@
 //! [`Delivery::enqueue`] puts a batch into the queue of each sink. A `remote_sink` has two tasks:
 //! one encodes batches into requests, the other sends them, by `bisection` where the server refuses
 //! a part, without the `refused_series` that it never takes, and as `server_state` allows. Both
-//! share a `sink_queue`: the outbox in memory, the spool, and the `counts`, which the `ledger` keeps
-//! on disk so that the sums hold beyond the end of a daemon that was killed. A `local_sink` writes
-//! to the store.
+//! share a `sink_queue`: the outbox in memory, the spool, and the `counts`, which the `ledger`
+//! keeps on disk so that the sums hold beyond the end of a daemon that was killed. A `local_sink`
+//! writes to the store.
 
 mod backend;
 mod bisection;

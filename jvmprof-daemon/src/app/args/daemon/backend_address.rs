@@ -1,5 +1,5 @@
-//! Addresses of backends, each with the credentials and certificates of all of its kind, or with its
-//! own.
+//! Addresses of backends, each with the credentials and certificates of all of its kind, or with
+//! its own.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,8 +2,8 @@
 //!
 //! A function that is called through a pointer begins with `endbr64`. Intel's compiler lets frame
 //! information begin behind it, and so do all functions of libjsvml, which compute with the JVM's
-//! vectors (openjdk jdk-25 src/jdk.incubator.vector/linux/native/libjsvml). A thread that is sampled
-//! at the first instruction of such a function has no row of its own there.
+//! vectors (openjdk jdk-25 src/jdk.incubator.vector/linux/native/libjsvml). A thread that is
+//! sampled at the first instruction of such a function has no row of its own there.
 
 use jvmprof_common::rows::Row;
 
