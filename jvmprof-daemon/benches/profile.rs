@@ -104,11 +104,10 @@ fn fold(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn merge(bencher: Bencher<'_, '_>) {
     let batch = host();
-    let profiles: Vec<_> =
-        batch.series.iter().filter_map(|series| to_bytes(&for_push(&batch, series)).ok()).collect();
+    let profiles: Vec<_> = batch.series.iter().map(|series| for_push(&batch, series)).collect();
     bencher.counter(frames()).bench_local(|| {
         let mut merger = Merger::new(MAX_BYTES);
-        let added = profiles.iter().filter(|bytes| merger.add_bytes(bytes).is_ok()).count();
+        let added = profiles.iter().filter(|profile| merger.add(profile).is_ok()).count();
         (added, merger.finish())
     });
 }

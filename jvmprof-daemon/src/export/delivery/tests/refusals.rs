@@ -67,7 +67,9 @@ async fn a_refusal_of_what_has_waited_is_none_of_fresh_samples() {
 #[tokio::test]
 async fn however_many_series_are_bad_the_good_ones_are_found() {
     const SERIES: u64 = 400;
-    let cases: [(&str, fn(u64) -> bool); 4] = [
+    /// Returns true for the ids of processes whose series are bad.
+    type IsBad = fn(u64) -> bool;
+    let cases: [(&str, IsBad); 4] = [
         ("each second one", |pid| pid.is_multiple_of(2)),
         ("nine of ten", |pid| !pid.is_multiple_of(10)),
         ("the first ones", |pid| pid < 300),
