@@ -14,14 +14,13 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use self::accounting::{Accounting, DaemonRun};
 use self::host::SoakHost;
@@ -31,7 +30,7 @@ use self::memory::Memory;
 use self::stored::{SETTINGS_LABEL, StoredProfiles};
 use crate::files;
 use crate::paths;
-use crate::run::{KillOnDrop, require_root};
+use crate::run::{LoggedProcess, require_root};
 use crate::setup::build;
 
 /// From this length on the daemon's memory has to be flat: before, its caches fill.
@@ -333,51 +332,6 @@ impl Scene {
             backend.end(Signal::SIGTERM)?;
         }
         Ok((self.runs, self.memory))
-    }
-}
-
-/// A child with a log.
-#[derive(Debug)]
-struct LoggedProcess {
-    child: KillOnDrop,
-    log: PathBuf,
-}
-
-impl LoggedProcess {
-    fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
-        let output = File::options().create(true).append(true).open(log);
-        let output = output.with_context(|| format!("opening {}", log.display()))?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output).env("NO_COLOR", "1");
-        let child =
-            command.spawn().with_context(|| format!("starting {}", crate::run::command_line(command)))?;
-        Ok(Self { child: KillOnDrop(child), log: log.to_owned() })
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.0.id()
-    }
-
-    fn check(&mut self) -> anyhow::Result<()> {
-        match self.child.0.try_wait()? {
-            Some(status) => {
-                bail!("a process has ended by itself: {status}; {} has the reason", self.log.display())
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(i32::try_from(self.pid()).context("its pid is out of range")?);
-        kill(pid, signal).with_context(|| format!("sending {signal}"))
-    }
-
-    fn end(&mut self, signal: Signal) -> anyhow::Result<()> {
-        self.signal(signal)?;
-        let status = self.child.0.wait().context("waiting for it")?;
-        if signal == Signal::SIGTERM && !status.success() {
-            bail!("a process has ended with {status}; {} has the reason", self.log.display());
-        }
-        Ok(())
     }
 }
 
