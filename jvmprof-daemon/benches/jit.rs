@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::clock::monotonic_ns;
-use jvmprof_daemon::jit::memory_budget::MemoryBudget;
 use jvmprof_daemon::jit::perf_map::inotify_thread::PerfMapWatcher;
 use jvmprof_daemon::jit::perf_map::process_perf_map::{PerfMapWriter, ProcessPerfMap};
+use jvmprof_daemon::memory_budget::MemoryBudget;
 use jvmprof_daemon::types::Avma;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;

@@ -55,7 +55,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`types`] | addresses and other values that all share |
-//! | `budget`, `intern` | a time budget; shared strings |
+//! | `budget`, [`memory_budget`], `intern` | budgets of time and of memory; shared strings |
 //! | `cache_directory` | a folder of files within a limit of bytes |
 //! | `generational_cache` | a byte-limited cache with two generations, in place of an exact LRU |
 //! | `window_length` | lengths of windows that keep a fleet out of step |
@@ -91,6 +91,7 @@ mod budget;
 mod cache_directory;
 mod generational_cache;
 mod intern;
+pub mod memory_budget;
 mod window_length;
 
 pub mod clock;

@@ -43,14 +43,14 @@ enum Task {
     /// Check the stacks of oracle programs on many JDKs against their class files (as root)
     Zoo(zoo::ZooArgs),
     /// Compare profiles of allocation with what a program says that it allocates (as root)
-    Allocation(allocation::Args),
+    Allocation(allocation::AllocationArgs),
     /// Build what is shipped: the static program, its Debian and RPM packages, an archive, the
     /// image's root; try the Debian package on a booted Debian
     Package(package::PackageArgs),
     /// Render the Helm charts and check them and the other manifests against Kubernetes's schemas
     Manifests,
     /// Kill the backend and the daemon, fill the disk, and account for every sample (as root)
-    Soak(soak::Args),
+    Soak(soak::SoakArgs),
     /// Regenerate the code of `proto/`
     Proto,
 }

@@ -2,9 +2,15 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::files;
 
 /// Formats the command as a person would type it, without its environment.
 pub(crate) fn command_line(command: &Command) -> String {
@@ -84,6 +90,61 @@ impl Drop for KillOnDrop {
         // Both fail if it has ended already, which is as good.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A child process whose output goes to a log. It is killed when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct LoggedProcess {
+    child: KillOnDrop,
+    log: PathBuf,
+}
+
+impl LoggedProcess {
+    /// Shows the command and starts it. What it writes is appended to the log.
+    pub(crate) fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
+        let line = command_line(command);
+        eprintln!("$ {line} &");
+        let output = File::options().create(true).append(true).open(log);
+        let output = output.with_context(|| format!("opening {}", log.display()))?;
+        let errors = output.try_clone().with_context(|| format!("opening {} twice", log.display()))?;
+        command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(output).stderr(errors);
+        let child = command.spawn().with_context(|| format!("starting `{line}`"))?;
+        Ok(Self { child: KillOnDrop(child), log: log.to_owned() })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Fails if it has ended.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.0.try_wait().context("waiting for a process")? {
+            Some(status) => {
+                bail!("a process has ended by itself: {status}; {} has the reason", self.log.display())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the log.
+    pub(crate) fn written(&self) -> anyhow::Result<String> {
+        files::read_text(&self.log)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).context("a pid is out of range")?);
+        kill(pid, signal).with_context(|| format!("sending {signal}"))
+    }
+
+    /// Sends a signal, and waits for the end: by SIGTERM it has to end in good order.
+    pub(crate) fn end(&mut self, signal: Signal) -> anyhow::Result<()> {
+        self.signal(signal)?;
+        let status = self.child.0.wait().context("waiting for a process")?;
+        if signal == Signal::SIGTERM && !status.success() {
+            bail!("a process has ended with {status}; {} has the reason", self.log.display());
+        }
+        Ok(())
     }
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Symbolizer;
 use super::native::mapped_files::{self, Module};
+use super::{ProcessSymbols, Symbolizer};
 use crate::own_process::one_line;
 use crate::process::{Backing, Process};
 use crate::types::Avma;
@@ -39,7 +39,8 @@ impl Symbolizer {
     /// Describes the code at an address of a process; `None` where no code is mapped.
     pub fn explain(&mut self, process: &Process, pc: Avma) -> Option<NativePlace> {
         let code = process.mappings.find(pc)?;
-        let symbols = self.processes.entry(process.key).or_default();
+        let new = || ProcessSymbols::new(&self.memory);
+        let symbols = self.processes.entry(process.key).or_insert_with(new);
         let rule =
             mapped_files::rule(process, &mut symbols.modules, (&self.files, None), &mut self.counts, pc);
         let (rule, path) = (format!("{rule:?}"), code.path.to_string());
@@ -59,7 +60,8 @@ impl Symbolizer {
 
     /// Reports each executable mapping of a process, and its perf map.
     pub fn inspect(&mut self, process: &Process, now_ns: u64) -> Vec<ModuleReport> {
-        let symbols = self.processes.entry(process.key).or_default();
+        let new = || ProcessSymbols::new(&self.memory);
+        let symbols = self.processes.entry(process.key).or_insert_with(new);
         symbols.jit.read_all(process, &self.jit, now_ns, &mut self.counts.perf_maps);
         symbols.jit.refresh(process, now_ns, &mut self.counts.perf_maps);
         let mut reports = Vec::new();

@@ -43,6 +43,7 @@ use crate::hotspot::java_heap::HeapLayout;
 use crate::hotspot::stubs::analyze_native;
 use crate::hotspot::{JavaCache, JvmBlockers, LiveMemory, PauseVariables, SafepointCounters};
 use crate::jit::cpython_trampolines::TrampolineArenas;
+use crate::memory_budget::{MemoryBudget, MemoryReservation};
 use crate::native::file_cache::{FileCache, FileCacheLimits};
 use crate::native::file_identity::ContentIdsOnDisk;
 use crate::own_process::UrgentCpu;
@@ -81,6 +82,7 @@ pub struct SymbolizedStack {
 
 /// Divisor of the memory for frames: whole stacks take 1/STACKS_PART of it.
 const STACKS_PART: usize = 8;
+
 /// Completeness of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackOutcome {
@@ -106,27 +108,30 @@ pub struct Symbolizer {
     jit: JitContext,
     /// Native frames that wait for their names.
     deferred: Vec<DeferredFrame>,
-    cached_bytes: usize,
-    /// Limit of the frames of all processes together; it is enforced soon after it is exceeded.
-    max_cached_bytes: usize,
-    /// Bytes of the stacks of all processes, and their limit.
-    stack_bytes: usize,
-    max_stack_bytes: usize,
+    memory: FrameMemory,
     /// True if [`ProcessSymbols::named`] is to be cleared at the window's end.
     are_names_old: bool,
     counts: SymbolCounts,
     java_frame_types: bool,
 }
 
+/// The memory of the frames and stacks of all processes together. A limit is enforced soon after it
+/// is exceeded.
+#[derive(Debug)]
+struct FrameMemory {
+    frames: MemoryBudget,
+    stacks: MemoryBudget,
+}
+
 /// State of one process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ProcessSymbols {
     generation: u64,
     published: Publication,
     frames: HashMap<UserFrame, Arc<Frame>, FastHasher>,
     /// Native frames that have been named, by mapping and address: also of mappings that are gone.
     named: HashMap<(Arc<Mapping>, Avma), Arc<Frame>, FastHasher>,
-    frame_bytes: usize,
+    frame_memory: MemoryReservation,
     callers: Callers,
     stacks: WholeStackCache,
     modules: Modules,
@@ -135,6 +140,33 @@ struct ProcessSymbols {
     arenas: TrampolineArenas,
     remapped: RemappedCode,
     java: JvmAttachment,
+}
+
+impl FrameMemory {
+    fn new(bytes: usize) -> Self {
+        let of_stacks = bytes / STACKS_PART;
+        Self { frames: MemoryBudget::new(bytes - of_stacks), stacks: MemoryBudget::new(of_stacks) }
+    }
+}
+
+impl ProcessSymbols {
+    fn new(memory: &FrameMemory) -> Self {
+        Self {
+            generation: 0,
+            published: Publication::default(),
+            frames: HashMap::default(),
+            named: HashMap::default(),
+            frame_memory: MemoryReservation::new(memory.frames.clone()),
+            callers: Callers::default(),
+            stacks: WholeStackCache::new(memory.stacks.clone()),
+            modules: Modules::default(),
+            rules: RuleCache::default(),
+            jit: JitNames::default(),
+            arenas: TrampolineArenas::default(),
+            remapped: RemappedCode::default(),
+            java: JvmAttachment::default(),
+        }
+    }
 }
 
 fn file_cache(
@@ -161,10 +193,7 @@ impl Symbolizer {
             java: JavaCache::new(memory.java),
             jit: JitContext::new(memory.jit),
             deferred: Vec::new(),
-            cached_bytes: 0,
-            max_cached_bytes: memory.frames - memory.frames / STACKS_PART,
-            stack_bytes: 0,
-            max_stack_bytes: memory.frames / STACKS_PART,
+            memory: FrameMemory::new(memory.frames),
             are_names_old: false,
             counts: SymbolCounts::default(),
             java_frame_types: false,
@@ -194,21 +223,19 @@ impl Symbolizer {
     /// Updates the state of a process, and its kernel tables, to its mappings. `has_unknown_code`:
     /// a sample contains unknown code.
     pub fn refresh(&mut self, process: &Process, now_ns: u64, has_unknown_code: bool) {
-        let symbols = self.processes.entry(process.key).or_default();
+        let symbols = self.processes.entry(process.key).or_insert_with(|| ProcessSymbols::new(&self.memory));
         if symbols.generation != process.generation {
             let named = std::mem::take(&mut symbols.named);
-            let frame_bytes = named.values().map(|frame| frame_bytes(frame)).sum();
-            self.cached_bytes = self.cached_bytes - symbols.frame_bytes + frame_bytes;
-            self.stack_bytes -= symbols.stacks.clear();
+            let named_bytes = named.values().map(|frame| frame_bytes(frame)).sum();
             *symbols = ProcessSymbols {
                 generation: process.generation,
                 named,
-                frame_bytes,
                 jit: std::mem::take(&mut symbols.jit),
                 remapped: std::mem::take(&mut symbols.remapped),
                 java: std::mem::take(&mut symbols.java),
-                ..ProcessSymbols::default()
+                ..ProcessSymbols::new(&self.memory)
             };
+            symbols.frame_memory.add(named_bytes);
         }
         let jvm = symbols.java.inspect(process, now_ns, has_unknown_code, &self.java);
         if let JvmState::Unreadable(reason) = jvm {
@@ -290,10 +317,6 @@ impl Symbolizer {
                 symbols.named = HashMap::default();
             }
             symbols.jit.clear_resolved();
-            if !alive {
-                self.cached_bytes -= symbols.frame_bytes;
-                self.stack_bytes -= symbols.stacks.clear();
-            }
             alive
         });
     }
@@ -306,6 +329,7 @@ impl Symbolizer {
     /// Returns the memory of the caches.
     pub fn cache_sizes(&self) -> Vec<CacheUsage> {
         let [headers, parts, lines] = self.files.sizes();
+        let FrameMemory { frames, stacks } = &self.memory;
         let of = |name, (bytes, limit_bytes)| CacheUsage { name, bytes, limit_bytes };
         vec![
             of("file_headers", headers),
@@ -313,8 +337,8 @@ impl Symbolizer {
             of("file_lines", lines),
             of("function_names", self.names.size()),
             of("java", self.java.size()),
-            CacheUsage::new("frames", self.cached_bytes, self.max_cached_bytes),
-            CacheUsage::new("stacks", self.stack_bytes, self.max_stack_bytes),
+            CacheUsage::new("frames", frames.used(), frames.limit()),
+            CacheUsage::new("stacks", stacks.used(), stacks.limit()),
             self.jit.size(),
         ]
     }
@@ -366,13 +390,12 @@ impl Symbolizer {
         for symbols in self.processes.values_mut() {
             symbols.frames = HashMap::default();
             symbols.callers = Callers::default();
-            symbols.frame_bytes = 0;
+            symbols.frame_memory.set(0);
             symbols.rules = RuleCache::default();
         }
         self.kernel.clear();
         self.clear_stacks();
         self.are_names_old = true;
-        self.cached_bytes = 0;
         self.counts.frame_cache_resets += 1;
     }
 
@@ -380,6 +403,5 @@ impl Symbolizer {
         for symbols in self.processes.values_mut() {
             symbols.stacks.clear();
         }
-        self.stack_bytes = 0;
     }
 }

@@ -35,7 +35,6 @@ pub(super) struct Namer<'a> {
     pub(super) jit: &'a JitContext,
     pub(super) deferred: &'a mut Vec<DeferredFrame>,
     pub(super) counts: &'a mut SymbolCounts,
-    pub(super) cached: &'a mut usize,
     pub(super) process: &'a Process,
     pub(super) java_frame_types: bool,
     /// Time of the sample on `CLOCK_MONOTONIC`.
@@ -71,8 +70,7 @@ impl Namer<'_> {
         let callers_bytes = symbols.callers.bytes();
         let is_true = self.name_java(symbols, stack, frames);
         let more = symbols.callers.bytes() - callers_bytes;
-        *self.cached += more;
-        symbols.frame_bytes += more;
+        symbols.frame_memory.add(more);
         is_true
     }
 
@@ -234,9 +232,7 @@ impl Namer<'_> {
     }
 
     fn cache_frame(&mut self, symbols: &mut ProcessSymbols, which: UserFrame, frame: &Arc<Frame>) {
-        let bytes = frame_bytes(frame);
-        *self.cached += bytes;
-        symbols.frame_bytes += bytes;
+        symbols.frame_memory.add(frame_bytes(frame));
         symbols.frames.insert(which, Arc::clone(frame));
     }
 

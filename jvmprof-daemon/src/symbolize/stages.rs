@@ -157,7 +157,8 @@ impl<'a> IdentifiedSample<'a> {
             let (frames, outcome) = (Vec::new(), StackOutcome::Whole);
             return WalkedStack { frames, outcome, late_from: None, reading: Duration::ZERO };
         }
-        let symbols = symbolizer.processes.entry(process.key).or_default();
+        let new = || ProcessSymbols::new(&symbolizer.memory);
+        let symbols = symbolizer.processes.entry(process.key).or_insert_with(new);
         let walk = StackWalk {
             files: &symbolizer.files,
             names: &symbolizer.names,
@@ -205,7 +206,7 @@ impl Symbolizer {
         walked: Option<WalkedStack>,
         deadline: Deadline,
     ) -> SymbolizedStack {
-        if self.cached_bytes > self.max_cached_bytes {
+        if self.memory.frames.is_exceeded() {
             self.clear_frames();
         }
         let mut frames: Vec<Arc<Frame>> =
@@ -231,9 +232,8 @@ impl Symbolizer {
         let stays = !pending && !namer.is_passing && outcome == StackOutcome::Whole;
         let frames = Arc::from(frames);
         if stays {
-            let more = symbols.stacks.insert(process.version, sample, &frames);
-            self.stack_bytes = self.stack_bytes.saturating_add_signed(more);
-            if self.stack_bytes > self.max_stack_bytes {
+            symbols.stacks.insert(process.version, sample, &frames);
+            if self.memory.stacks.is_exceeded() {
                 self.clear_stacks();
             }
         }
@@ -246,7 +246,8 @@ impl Symbolizer {
         sample: &StackSample,
         now_ns: u64,
     ) -> (Namer<'a>, &'a mut ProcessSymbols) {
-        let symbols = self.processes.entry(process.key).or_default();
+        let new = || ProcessSymbols::new(&self.memory);
+        let symbols = self.processes.entry(process.key).or_insert_with(new);
         let namer = Namer {
             files: &self.files,
             names: &self.names,
@@ -254,7 +255,6 @@ impl Symbolizer {
             jit: &self.jit,
             deferred: &mut self.deferred,
             counts: &mut self.counts,
-            cached: &mut self.cached_bytes,
             process,
             java_frame_types: self.java_frame_types,
             at_ns: sample.header.time_ns,

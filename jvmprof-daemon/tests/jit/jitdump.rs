@@ -10,7 +10,7 @@ use jvmprof_common::rows::CfaRule;
 use jvmprof_daemon::clock::monotonic_ns;
 use jvmprof_daemon::jit::jitdump::process_jitdump::{ProcessJitDump, jitdump_marker};
 use jvmprof_daemon::jit::jitdump::{JitDump, JitDumpError, JitDumpHeaderError};
-use jvmprof_daemon::jit::memory_budget::MemoryBudget;
+use jvmprof_daemon::memory_budget::MemoryBudget;
 use jvmprof_daemon::process::{ProcessTable, procfs};
 use jvmprof_daemon::types::Avma;
 use proptest::collection::vec;

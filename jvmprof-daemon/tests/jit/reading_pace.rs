@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jvmprof_daemon::clock::monotonic_ns;
-use jvmprof_daemon::jit::memory_budget::MemoryBudget;
 use jvmprof_daemon::jit::perf_map::process_perf_map::{PerfMapWriter, ProcessPerfMap};
+use jvmprof_daemon::memory_budget::MemoryBudget;
 use jvmprof_daemon::types::Avma;
 use tempfile::TempDir;
 

@@ -38,7 +38,7 @@ const PRINTED_SHARE: f64 = 0.0001;
 const DEVIATIONS: f64 = 3.5;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct AllocationArgs {
     /// A JDK to run on, got where it is missing; with its home if it isn't where xtask looks
     /// (repeatable) [default: 11, 17, 21, 25 and the newest]
     #[arg(long, value_name = "N[=HOME]")]
@@ -82,7 +82,7 @@ const OPTIONS: [(u32, &str); 10] = [
     (25, "-XX:+UseG1GC -XX:+UseCompactObjectHeaders"),
 ];
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: &AllocationArgs) -> anyhow::Result<ExitCode> {
     let wanted: Vec<JdkRequest> = match args.jdk.is_empty() {
         true => [11, 17, 21, 25, 28].map(JdkRequest::version).into(),
         false => args.jdk.clone(),

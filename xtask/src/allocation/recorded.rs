@@ -28,7 +28,7 @@ pub(super) struct RecordedAllocations {
 }
 
 #[derive(Debug, Deserialize)]
-struct Summary {
+struct AllocationSummary {
     allocation: AllocationSummary,
     losses: BTreeMap<String, u64>,
 }
@@ -63,7 +63,8 @@ impl RecordedAllocations {
     /// # Errors
     /// One of them can't be understood.
     pub(super) fn parse(folded: &str, json: &str) -> anyhow::Result<Self> {
-        let summary: Summary = serde_json::from_str(json).with_context(|| format!("reading {json:?}"))?;
+        let summary: AllocationSummary =
+            serde_json::from_str(json).with_context(|| format!("reading {json:?}"))?;
         let mut recorded = Self {
             events: summary.allocation.events,
             effective_events: summary.allocation.effective_events,

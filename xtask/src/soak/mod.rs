@@ -14,14 +14,13 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use self::accounting::{Accounting, DaemonRun};
 use self::host::SoakHost;
@@ -31,7 +30,7 @@ use self::memory::Memory;
 use self::stored::{SETTINGS_LABEL, StoredProfiles};
 use crate::files;
 use crate::paths;
-use crate::run::{KillOnDrop, require_root};
+use crate::run::{LoggedProcess, require_root};
 use crate::setup::build;
 
 /// From this length on the daemon's memory has to be flat: before, its caches fill.
@@ -45,7 +44,7 @@ const TICK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct SoakArgs {
     /// How long, without start and end
     #[arg(long, default_value_t = 30.0, value_name = "N")]
     minutes: f64,
@@ -96,10 +95,10 @@ const HANGUPS_SHARE: f64 = 0.95;
 
 /// Runs all that happens in a long soak in little time, for every commit.
 pub(crate) fn short(jvmprof: &Path) -> anyhow::Result<()> {
-    main(&Args { minutes: 1.0, jvms: 6, processes: 120, jvmprof: Some(jvmprof.to_owned()) })
+    main(&SoakArgs { minutes: 1.0, jvms: 6, processes: 120, jvmprof: Some(jvmprof.to_owned()) })
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn main(args: &SoakArgs) -> anyhow::Result<()> {
     require_root("the soak profiles a whole host and mounts a small disk")?;
     let jvmprof = args.jvmprof.clone().map_or_else(build::fast, Ok)?;
     let folder = paths::target().join("soak");
@@ -154,8 +153,8 @@ struct Scene {
     disk: Disk,
     address: SocketAddr,
     push_interval: &'static str,
-    backend: Option<Process>,
-    daemon: Option<(Process, KernelCounts)>,
+    backend: Option<LoggedProcess>,
+    daemon: Option<(LoggedProcess, KernelCounts)>,
     memory: Memory,
     runs: Vec<DaemonRun>,
     /// Times that the daemon got SIGHUP.
@@ -228,7 +227,7 @@ impl Scene {
         let mut collector = Command::new(&self.jvmprof);
         collector.args(["collector", "--listen", &self.address.to_string(), "--dir"]);
         collector.arg(self.folder.join("store"));
-        self.backend = Some(Process::start(&mut collector, &self.folder.join("collector.log"))?);
+        self.backend = Some(LoggedProcess::start(&mut collector, &self.folder.join("collector.log"))?);
         for _ in 0..100 {
             if TcpStream::connect(self.address).is_ok() {
                 return Ok(());
@@ -275,7 +274,7 @@ impl Scene {
             .arg("--config")
             .arg(self.settings());
         let log = self.folder.join(format!("daemon-{}.log", self.runs.len() + 1));
-        let process = Process::start(&mut daemon, &log)?;
+        let process = LoggedProcess::start(&mut daemon, &log)?;
         let counts =
             KernelCounts::of(process.pid()).with_context(|| format!("{} has the reason", log.display()))?;
         self.daemon = Some((process, counts));
@@ -333,51 +332,6 @@ impl Scene {
             backend.end(Signal::SIGTERM)?;
         }
         Ok((self.runs, self.memory))
-    }
-}
-
-/// A child with a log.
-#[derive(Debug)]
-struct Process {
-    child: KillOnDrop,
-    log: PathBuf,
-}
-
-impl Process {
-    fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
-        let output = File::options().create(true).append(true).open(log);
-        let output = output.with_context(|| format!("opening {}", log.display()))?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output).env("NO_COLOR", "1");
-        let child =
-            command.spawn().with_context(|| format!("starting {}", crate::run::command_line(command)))?;
-        Ok(Self { child: KillOnDrop(child), log: log.to_owned() })
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.0.id()
-    }
-
-    fn check(&mut self) -> anyhow::Result<()> {
-        match self.child.0.try_wait()? {
-            Some(status) => {
-                bail!("a process has ended by itself: {status}; {} has the reason", self.log.display())
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(i32::try_from(self.pid()).context("its pid is out of range")?);
-        kill(pid, signal).with_context(|| format!("sending {signal}"))
-    }
-
-    fn end(&mut self, signal: Signal) -> anyhow::Result<()> {
-        self.signal(signal)?;
-        let status = self.child.0.wait().context("waiting for it")?;
-        if signal == Signal::SIGTERM && !status.success() {
-            bail!("a process has ended with {status}; {} has the reason", self.log.display());
-        }
-        Ok(())
     }
 }
 

@@ -32,6 +32,7 @@ use crate::own_process::{cpu_time, stderr_line};
 use crate::pipeline::Pipeline;
 use crate::symbolize::NativeOptions;
 use output_files::{OutputFile, SummaryFile};
+use paused_command::PausedCommand;
 use progress::RecordingProgress;
 use recorded_events::RecordedEvents;
 use recorded_profiles::RecordedProfiles;
@@ -74,23 +75,17 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let json = args.json_file().map(|path| SummaryFile::prepare(path)).transpose()?;
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
 
-    let paused = match args.command.as_slice() {
-        [] => None,
-        command => Some(paused_command::start(command).context("cannot start a process for the command")?),
-    };
-    let pids: Vec<u32> =
-        targets.iter().copied().chain(paused.as_ref().map(|paused| paused.child.id())).collect();
+    let paused = (!args.command.is_empty()).then(|| paused_command::start(&args.command));
+    let paused = paused.transpose().context("cannot start a process for the command")?;
+    let of_command = paused.as_ref().map(|paused| paused.child.id());
+    let pids: Vec<u32> = targets.iter().copied().chain(of_command).collect();
     let native = native_options::options(&args.sampling.native)?;
     // If this fails, the command's pipe closes, and the command never begins.
     let mut pipeline = start_pipeline(&args, &events, &pids, native.clone())?;
     pipeline.keep_times(outputs.iter().any(OutputFile::shows_times));
     pipeline.keep_pauses();
-    let mut child = match paused {
-        Some(paused) => {
-            Some(paused.resume().map_err(|source| CommandError { program: program(&args), source })?)
-        }
-        None => None,
-    };
+    let child = paused.map(PausedCommand::resume).transpose();
+    let mut child = child.map_err(|source| CommandError { program: program(&args), source })?;
     let wall_clock =
         events.has(EventType::Wall).then(|| ThreadClocks::begin(&pids, pipeline.total_wait_times()));
     let waits_are_sampled = events.sampled.contains(&EventType::OffCpu);
@@ -116,13 +111,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Some(child) => Some(end_command(child, &ended).await),
         None => None,
     };
-    match ended {
-        EndReason::Signal(signal) => tracing::info!(signal, "stopped"),
-        EndReason::Target if !targets.is_empty() => {
-            stderr_line!("jvmprof: the recorded processes have ended");
-        }
-        EndReason::Target | EndReason::Time => {}
-    }
+    report_end(&ended, &targets);
 
     native_options::wait_for_debug_files(&native, &mut pipeline).await;
     let profiles = RecordedProfiles::take(&mut pipeline, &args, &events, &targets, spans.as_ref());
@@ -229,6 +218,17 @@ async fn sample_until_end(
     };
     progress.finish();
     (ended, startup_cpu)
+}
+
+/// Reports what has ended a recording, unless that was its time or its command.
+fn report_end(ended: &EndReason, targets: &[u32]) {
+    match ended {
+        EndReason::Signal(signal) => tracing::info!(signal, "stopped"),
+        EndReason::Target if !targets.is_empty() => {
+            stderr_line!("jvmprof: the recorded processes have ended");
+        }
+        EndReason::Target | EndReason::Time => {}
+    }
 }
 
 /// Writes the summary as JSON where that was asked for, and prints it. The inner error is that of

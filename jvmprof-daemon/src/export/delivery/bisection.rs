@@ -70,96 +70,156 @@ pub(super) async fn deliver(
     policy: FailurePolicy,
     mut deadline: Pin<&mut impl Future<Output = ()>>,
 ) -> SendReport {
-    let mut report = SendReport::default();
-    let mut parts = VecDeque::from([request]);
-    let takes_others = refused_series.takes_others();
-    let (mut refusals, mut failures, mut is_over, mut has_ended) = (0, 0, false, false);
-    while let Some(mut part) = parts.pop_front() {
-        if is_over {
-            report.to_retry.push(part);
-            continue;
-        }
-        parts.extend(refused_series.take_suspects(&mut part));
-        parts.extend(backend.take_others(&mut part));
-        if refused_series.is_paused(&part, Instant::now()) {
-            report.refused += part.samples_by_event();
-            report.withheld_series += 1;
-            continue;
-        }
+    let mut bisection = Bisection::new(backend, refused_series, request, policy);
+    while let Some(part) = bisection.next_part() {
         let outcome = tokio::select! {
             outcome = backend.send(&part) => outcome,
             () = &mut deadline => {
                 // It must not be waited for again.
-                has_ended = true;
+                bisection.has_ended = true;
                 PushOutcome::possibly_lost(Code::DeadlineExceeded, "the daemon ended before there was an answer".to_owned())
             }
         };
-        report.requests += 1;
-        report.sent_bytes += part.bytes() as u64;
-        report.failed += u64::from(outcome != PushOutcome::Stored);
-        let problem = match outcome {
-            PushOutcome::Stored => {
-                failures = 0;
-                report.delivered += part.samples_by_event();
-                refused_series.note_stored(&part);
-                continue;
-            }
-            PushOutcome::Refused { code, divisible, .. } => {
-                refusals += 1;
-                let takes_some = takes_others || !report.delivered.is_none();
-                if policy.remember_refusals && code == Code::InvalidArgument {
-                    note_refused(refused_series, backend, &part);
-                }
-                let samples = part.samples_by_event();
-                let divided = divisible && (takes_some || refusals < MAX_REFUSALS);
-                match if divided { part.split_series() } else { None } {
-                    Some([first, second]) => {
-                        report.divided += 1;
-                        if takes_some || refusals < REFUSALS_BEFORE_DEPTH_FIRST {
-                            parts.extend([first, second]);
-                        } else {
-                            parts.push_front(second);
-                            parts.push_front(first);
-                        }
-                    }
-                    None => report.refused += samples,
-                }
-                continue;
-            }
-            PushOutcome::PossiblyLost { code, message, retry_after } if !policy.send_again => {
-                report.problem = Some(format!("{code:?}: {message}"));
-                report.retry_after = retry_after;
-                report.possibly_lost += part.samples_by_event();
-                is_over = true;
-                continue;
-            }
-            PushOutcome::PossiblyLost { code, message, retry_after } => {
-                is_over = retry_after.is_some();
-                report.retry_after = retry_after;
-                report.possibly_twice += part.samples_by_event();
-                format!("{code:?}: {message}")
-            }
-            PushOutcome::NotStored { message, retry_after } => {
-                // Nothing is wrong with the request: its parts would be asked to wait as well.
-                is_over = retry_after.is_some();
-                report.retry_after = retry_after;
-                message
-            }
-        };
-        report.problem = Some(problem);
-        failures += 1;
-        is_over |= has_ended || !policy.divide || failures >= MAX_FAILURES;
-        if is_over || part.series() == 1 {
-            report.to_retry.push(part);
-        } else {
-            report.divided += 1;
-            parts.extend(part.split_series().into_iter().flatten());
+        bisection.record(part, outcome);
+    }
+    bisection.finish()
+}
+
+/// A request on its way, in parts.
+struct Bisection<'a> {
+    backend: &'a Backend,
+    refused_series: &'a RefusedSeries,
+    policy: FailurePolicy,
+    /// The parts that are still to be sent, in this order.
+    parts: VecDeque<PushRequest>,
+    report: SendReport,
+    /// True if the server is known to take some series and not others.
+    takes_others: bool,
+    refusals: usize,
+    /// Failures since something was stored.
+    failures: usize,
+    /// True if the remaining parts aren't sent now.
+    is_over: bool,
+    /// True if the deadline has passed.
+    has_ended: bool,
+}
+
+impl<'a> Bisection<'a> {
+    fn new(
+        backend: &'a Backend,
+        refused_series: &'a RefusedSeries,
+        request: PushRequest,
+        policy: FailurePolicy,
+    ) -> Self {
+        Self {
+            backend,
+            refused_series,
+            policy,
+            parts: VecDeque::from([request]),
+            report: SendReport::default(),
+            takes_others: refused_series.takes_others(),
+            refusals: 0,
+            failures: 0,
+            is_over: false,
+            has_ended: false,
         }
     }
-    if refusals > 0 {
-        refused_series.note_takes_others(!report.delivered.is_none());
+
+    /// Returns the next part that is to be sent. Series that were refused again and again are
+    /// passed over.
+    fn next_part(&mut self) -> Option<PushRequest> {
+        while !self.is_over {
+            let mut part = self.parts.pop_front()?;
+            self.parts.extend(self.refused_series.take_suspects(&mut part));
+            self.parts.extend(self.backend.take_others(&mut part));
+            if !self.refused_series.is_paused(&part, Instant::now()) {
+                return Some(part);
+            }
+            self.report.refused += part.samples_by_event();
+            self.report.withheld_series += 1;
+        }
+        None
     }
-    report
+
+    /// Records the outcome of sending a part, and divides it where that may help.
+    fn record(&mut self, part: PushRequest, outcome: PushOutcome) {
+        self.report.requests += 1;
+        self.report.sent_bytes += part.bytes() as u64;
+        self.report.failed += u64::from(outcome != PushOutcome::Stored);
+        match outcome {
+            PushOutcome::Stored => {
+                self.failures = 0;
+                self.report.delivered += part.samples_by_event();
+                self.refused_series.note_stored(&part);
+            }
+            PushOutcome::Refused { code, divisible, .. } => self.record_refusal(part, code, divisible),
+            PushOutcome::PossiblyLost { code, message, retry_after } => {
+                let problem = format!("{code:?}: {message}");
+                if self.policy.send_again {
+                    self.report.possibly_twice += part.samples_by_event();
+                    self.record_failure(part, problem, retry_after);
+                } else {
+                    self.report.problem = Some(problem);
+                    self.report.retry_after = retry_after;
+                    self.report.possibly_lost += part.samples_by_event();
+                    self.is_over = true;
+                }
+            }
+            PushOutcome::NotStored { message, retry_after } => {
+                self.record_failure(part, message, retry_after);
+            }
+        }
+    }
+
+    /// Divides a part that was refused, if the server may take a half of it.
+    fn record_refusal(&mut self, part: PushRequest, code: Code, divisible: bool) {
+        self.refusals += 1;
+        let takes_some = self.takes_others || !self.report.delivered.is_none();
+        if self.policy.remember_refusals && code == Code::InvalidArgument {
+            note_refused(self.refused_series, self.backend, &part);
+        }
+        let samples = part.samples_by_event();
+        let is_divided = divisible && (takes_some || self.refusals < MAX_REFUSALS);
+        let halves = if is_divided { part.split_series() } else { None };
+        let Some([first, second]) = halves else {
+            self.report.refused += samples;
+            return;
+        };
+        self.report.divided += 1;
+        if takes_some || self.refusals < REFUSALS_BEFORE_DEPTH_FIRST {
+            self.parts.extend([first, second]);
+        } else {
+            self.parts.push_front(second);
+            self.parts.push_front(first);
+        }
+    }
+
+    /// Divides a part after a failure that says nothing of it, where something in the request may
+    /// be the reason; else all that is left is to be sent again.
+    fn record_failure(&mut self, part: PushRequest, problem: String, retry_after: Option<Duration>) {
+        self.report.problem = Some(problem);
+        self.report.retry_after = retry_after;
+        self.failures += 1;
+        // Where the server says when to ask again, nothing is wrong with the request: its parts
+        // would be asked to wait as well.
+        self.is_over =
+            retry_after.is_some() || self.has_ended || !self.policy.divide || self.failures >= MAX_FAILURES;
+        if self.is_over || part.series() == 1 {
+            self.report.to_retry.push(part);
+        } else {
+            self.report.divided += 1;
+            self.parts.extend(part.split_series().into_iter().flatten());
+        }
+    }
+
+    /// Returns the report, with the remaining parts among those to be sent again.
+    fn finish(mut self) -> SendReport {
+        self.report.to_retry.extend(self.parts);
+        if self.refusals > 0 {
+            self.refused_series.note_takes_others(!self.report.delivered.is_none());
+        }
+        self.report
+    }
 }
 
 /// Notes that a part was refused for its labels, and logs what follows.

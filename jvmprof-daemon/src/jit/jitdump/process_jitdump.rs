@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::{JitDump, JitDumpError, MAX_READ_BYTES};
 use crate::clock::thread_cpu_ns;
-use crate::jit::memory_budget::{MemoryBudget, MemoryReservation};
+use crate::jit::MAX_FILE_BYTES;
 use crate::jit::reading_budget::{ReadUrgency, ReadingBudget};
+use crate::memory_budget::{MemoryBudget, MemoryReservation};
 use crate::native::open_file::{OpenError, open_in_root_owned, open_regular};
 use crate::process::executable_mappings::is_jitdump;
 use crate::process::procfs::map_files_link;
@@ -73,7 +74,7 @@ impl ProcessJitDump {
         let (cpu_ns, read) = (thread_cpu_ns(), self.dump.counters().bytes_read);
         // Checked before the last records are read.
         let is_abandoned = self.is_abandoned(now_ns);
-        self.dump.set_memory_limit(self.memory.limit());
+        self.dump.set_memory_limit(self.memory.available().min(MAX_FILE_BYTES));
         self.dump.set_read_limit(most.min(MAX_READ_BYTES));
         let done = self.dump.refresh();
         if is_abandoned {

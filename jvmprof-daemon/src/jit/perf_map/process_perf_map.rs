@@ -11,8 +11,9 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::{PerfMap, PerfMapLimits};
 use crate::clock::thread_cpu_ns;
-use crate::jit::memory_budget::{MemoryBudget, MemoryReservation};
+use crate::jit::MAX_FILE_BYTES;
 use crate::jit::reading_budget::{ReadUrgency, ReadingBudget};
+use crate::memory_budget::{MemoryBudget, MemoryReservation};
 use crate::native::open_file::{OpenError, open_in_root_owned};
 use crate::process::Process;
 
@@ -180,7 +181,7 @@ impl ProcessPerfMap {
                 }
             }
         }
-        self.map.set_memory_limit(self.memory.limit());
+        self.map.set_memory_limit(self.memory.available().min(MAX_FILE_BYTES));
         self.map.set_read_limit(most);
         match self.map.refresh(&opened.file) {
             Ok(done) => {

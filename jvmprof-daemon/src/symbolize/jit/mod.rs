@@ -15,11 +15,11 @@ use jvmprof_common::rows::Row;
 
 use crate::clock::monotonic_ns;
 use crate::jit::jitdump::process_jitdump::{ProcessJitDump, jitdump_marker};
-use crate::jit::memory_budget::MemoryBudget;
 use crate::jit::name_formats::{CodeName, code_name};
 use crate::jit::perf_map::inotify_thread::PerfMapWatcher;
 use crate::jit::perf_map::process_perf_map::{PerfMapWriter, ProcessPerfMap};
 use crate::jit::timeline::{CodeEntryId, CodeMatch};
+use crate::memory_budget::MemoryBudget;
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
 use crate::symbolize::counts::CacheUsage;

@@ -101,8 +101,7 @@ impl Symbolizer {
             };
             let Some(symbols) = self.processes.get_mut(&unnamed.key) else { continue };
             let bytes = 2 * frame_bytes(&frame);
-            self.cached_bytes += bytes;
-            symbols.frame_bytes += bytes;
+            symbols.frame_memory.add(bytes);
             symbols.named.insert((unnamed.module.mapping(), unnamed.address), Arc::clone(&frame));
             if symbols.generation == unnamed.generation {
                 symbols.frames.insert(unnamed.which, frame);

@@ -111,7 +111,7 @@ impl StackWalk<'_> {
         WalkedStack { frames, outcome, late_from: self.late_from, reading: self.reading }
     }
 
-    /// Continues the walk where the kernel program stopped.
+    /// Continues the walk where the kernel program stopped, if it didn't stop for good.
     fn complete(
         &mut self,
         symbols: &mut ProcessSymbols,
@@ -124,12 +124,40 @@ impl StackWalk<'_> {
             Stop::DepthReached | Stop::Not64Bit | Stop::Frozen | Stop::FrozenMoving => {
                 return StackOutcome::Truncated(sample.stop.as_str());
             }
-            _ => {}
+            Stop::UnknownProcess => {}
+            stop => {
+                tracing::trace!(pid = self.process.pid, ?stop, last = ?stack.last(), "walking on");
+            }
         }
         let before = stack.len();
-        if !matches!(sample.stop, Stop::UnknownProcess) {
-            tracing::trace!(pid = self.process.pid, stop = ?sample.stop, last = ?stack.last(), "walking on");
+        let (end, is_missing) = self.walk_on(symbols, sample, stack);
+        if self.now_ns.saturating_sub(sample.header.time_ns) > MAX_DELAY_NS {
+            self.late_from = before.checked_sub(1);
         }
+        let last_address = Avma(stack.last().and_then(UserFrame::lookup_address).unwrap_or(0));
+        match end.stop {
+            Stop::Root => StackOutcome::Whole,
+            // A frame pointer of zero is no mark of a root: code that keeps none has whatever it
+            // likes in `rbp`. Where programs and threads begin has a row.
+            stop if self.is_go_root(&symbols.modules, last_address, stop) => StackOutcome::Whole,
+            _ if is_missing => StackOutcome::Truncated(Stop::RowsMissing.as_str()),
+            stop => {
+                log_truncated(self.process, sample, stack, symbols.java.attached_jvm(), &end);
+                // The copy ended before the stack did: the first reason is the true one.
+                let reason = if stop == Stop::StackUnreadable { sample.stop } else { stop };
+                StackOutcome::Truncated(reason.as_str())
+            }
+        }
+    }
+
+    /// Walks on by the rules of all code of the process. Returns the end, and true if rows were
+    /// needed that the loader has still to read.
+    fn walk_on(
+        &mut self,
+        symbols: &mut ProcessSymbols,
+        sample: &StackSample,
+        stack: &mut Vec<UserFrame>,
+    ) -> (WalkEnd, bool) {
         let mut native = NativeRules {
             process: self.process,
             modules: &mut symbols.modules,
@@ -148,10 +176,9 @@ impl StackWalk<'_> {
             at_ns: sample.header.time_ns,
             is_ambiguous: false,
         };
-        let java = symbols.java.attached_jvm();
         let end = resumed_walk::complete(
             sample,
-            java,
+            symbols.java.attached_jvm(),
             stack,
             &mut symbols.rules,
             |address| native.at(address),
@@ -160,23 +187,7 @@ impl StackWalk<'_> {
         let is_missing = native.is_missing;
         self.reading = native.reading;
         self.counts.perf_maps.ambiguous_stacks += u64::from(generated.is_ambiguous);
-        if self.now_ns.saturating_sub(sample.header.time_ns) > MAX_DELAY_NS {
-            self.late_from = before.checked_sub(1);
-        }
-        let last_address = Avma(stack.last().and_then(UserFrame::lookup_address).unwrap_or(0));
-        match end.stop {
-            Stop::Root => StackOutcome::Whole,
-            // A frame pointer of zero is no mark of a root: code that keeps none has whatever it
-            // likes in `rbp`. Where programs and threads begin has a row.
-            stop if self.is_go_root(&symbols.modules, last_address, stop) => StackOutcome::Whole,
-            _ if is_missing => StackOutcome::Truncated(Stop::RowsMissing.as_str()),
-            stop => {
-                log_truncated(self.process, sample, stack, java, &end);
-                // The copy ended before the stack did: the first reason is the true one.
-                let reason = if stop == Stop::StackUnreadable { sample.stop } else { stop };
-                StackOutcome::Truncated(reason.as_str())
-            }
-        }
+        (end, is_missing)
     }
 
     /// Returns whether the walk has reached the root of a Go stack: goroutines and the first thread

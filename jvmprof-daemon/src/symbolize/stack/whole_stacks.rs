@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use jvmprof_common::abi::Stop;
 
+use crate::memory_budget::{MemoryBudget, MemoryReservation};
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{Frame, SampleLabels};
 use crate::sampler::StackSample;
@@ -24,7 +25,7 @@ const MAX_WORDS: usize = 768;
 const STACK_BYTES: usize = 96;
 
 /// Cached stacks of one process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::symbolize) struct WholeStackCache {
     /// Version of the process's mappings.
     version: u64,
@@ -32,7 +33,7 @@ pub(in crate::symbolize) struct WholeStackCache {
     /// table hashes no words again.
     by_hash: HashMap<u64, CachedStack, FastHasher>,
     hasher: FastHasher,
-    bytes: usize,
+    memory: MemoryReservation,
 }
 
 #[derive(Debug)]
@@ -50,6 +51,12 @@ fn is_walked(sample: &StackSample) -> bool {
 }
 
 impl WholeStackCache {
+    /// Makes an empty cache, whose stacks take their memory from a budget.
+    pub(in crate::symbolize) fn new(budget: MemoryBudget) -> Self {
+        let memory = MemoryReservation::new(budget);
+        Self { version: 0, by_hash: HashMap::default(), hasher: FastHasher::default(), memory }
+    }
+
     /// Returns the frames of an equal stack.
     pub(in crate::symbolize) fn find(&self, version: u64, sample: &StackSample) -> Option<SymbolizedStack> {
         if !is_walked(sample) || self.version != version {
@@ -69,34 +76,34 @@ impl WholeStackCache {
         })
     }
 
-    /// Inserts a stack whose names stay. Returns by how many bytes the cache grew, which may be
-    /// negative.
+    /// Inserts a stack whose names stay.
     pub(in crate::symbolize) fn insert(
         &mut self,
         version: u64,
         sample: &StackSample,
         frames: &Arc<[Arc<Frame>]>,
-    ) -> isize {
-        let before = self.bytes;
+    ) {
         if self.version != version {
-            *self = Self { version, ..Self::default() };
+            self.clear();
+            self.version = version;
         }
         if is_walked(sample) && sample.words() <= MAX_WORDS {
-            self.bytes += STACK_BYTES + 8 * (sample.words() + frames.len());
+            let mut bytes = self.memory.bytes() + STACK_BYTES + 8 * (sample.words() + frames.len());
             let (head_words, stop) = (sample.header.head_words, sample.stop);
             let words = sample.all_words();
             let kept = CachedStack { words: words.into(), head_words, stop, frames: Arc::clone(frames) };
             // Mostly in place of one that only differs in the facts beside the words.
             if let Some(old) = self.by_hash.insert(self.hasher.hash_one(words), kept) {
-                self.bytes -= STACK_BYTES + 8 * (old.words.len() + old.frames.len());
+                bytes -= STACK_BYTES + 8 * (old.words.len() + old.frames.len());
             }
+            self.memory.set(bytes);
         }
-        self.bytes as isize - before as isize
     }
 
-    /// Drops all stacks. Returns how many bytes they took.
-    pub(in crate::symbolize) fn clear(&mut self) -> usize {
-        std::mem::take(self).bytes
+    /// Drops all stacks.
+    pub(in crate::symbolize) fn clear(&mut self) {
+        self.by_hash = HashMap::default();
+        self.memory.set(0);
     }
 }
 
@@ -111,16 +118,21 @@ mod tests {
         std::iter::repeat_n(frame, count).collect()
     }
 
+    fn empty() -> WholeStackCache {
+        WholeStackCache::new(MemoryBudget::new(1 << 20))
+    }
+
     fn found(stacks: &WholeStackCache, version: u64, sample: &StackSample) -> Option<usize> {
         stacks.find(version, sample).map(|resolved| resolved.stack.frames.len())
     }
 
     #[test]
     fn a_stack_is_found_by_all_of_its_words_and_in_the_same_mappings_only() {
-        let mut stacks = WholeStackCache::default();
+        let mut stacks = empty();
         let sample = StackSample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::Root);
         assert_eq!(found(&stacks, 7, &sample), None);
-        let bytes = stacks.insert(7, &sample, &frames(5));
+        stacks.insert(7, &sample, &frames(5));
+        let bytes = stacks.memory.bytes();
         assert!(bytes > 80, "{bytes} bytes for five words and five frames");
         assert_eq!(found(&stacks, 7, &sample), Some(5));
         for other in [
@@ -134,15 +146,16 @@ mod tests {
             assert_eq!(found(&stacks, 7, &other), None, "{other:?}");
         }
         assert_eq!(found(&stacks, 8, &sample), None);
-        assert_eq!(stacks.insert(8, &sample, &frames(4)), -8, "those of other mappings are gone");
+        stacks.insert(8, &sample, &frames(4));
+        assert_eq!(stacks.memory.bytes(), bytes - 8, "those of other mappings are gone");
         assert_eq!((found(&stacks, 8, &sample), found(&stacks, 7, &sample)), (Some(4), None));
-        assert_eq!(stacks.clear() as isize, bytes - 8);
-        assert_eq!(found(&stacks, 8, &sample), None);
+        stacks.clear();
+        assert_eq!((found(&stacks, 8, &sample), stacks.memory.bytes()), (None, 0));
     }
 
     #[test]
     fn what_the_daemon_walked_on_and_what_is_very_long_is_not_kept() {
-        let mut stacks = WholeStackCache::default();
+        let mut stacks = empty();
         let long = vec![9; MAX_WORDS + 1];
         for sample in [
             StackSample::of_parts(&[], &[1, 2], &[3], Stop::Root),
@@ -150,21 +163,22 @@ mod tests {
             StackSample::of_parts(&[], &[1, 2], &[], Stop::DepthReached),
             StackSample::of_parts(&[], &long, &[], Stop::Root),
         ] {
-            assert_eq!(stacks.insert(1, &sample, &frames(2)), 0, "{:?}", sample.stop);
-            assert_eq!(found(&stacks, 1, &sample), None);
+            stacks.insert(1, &sample, &frames(2));
+            assert_eq!((found(&stacks, 1, &sample), stacks.memory.bytes()), (None, 0), "{:?}", sample.stop);
         }
     }
 
     #[test]
     fn a_stack_that_differs_beside_its_words_takes_the_others_place() {
-        let mut stacks = WholeStackCache::default();
+        let mut stacks = empty();
         let (first, second) = (
             StackSample::of_parts(&[1], &[2], &[], Stop::Root),
             StackSample::of_parts(&[1, 2], &[], &[], Stop::NoMemory),
         );
-        let bytes = stacks.insert(1, &first, &frames(2));
-        assert_eq!(stacks.insert(1, &second, &frames(2)), 0);
+        stacks.insert(1, &first, &frames(2));
+        let bytes = stacks.memory.bytes();
+        stacks.insert(1, &second, &frames(2));
+        assert_eq!(stacks.memory.bytes(), bytes);
         assert_eq!((found(&stacks, 1, &first), found(&stacks, 1, &second)), (None, Some(2)));
-        assert_eq!(stacks.clear() as isize, bytes);
     }
 }

@@ -13,14 +13,14 @@ pub(super) const TOKEN: &str = "correct-horse-battery";
 
 /// PEM files of an authority and of a server named `localhost`, and the file with the token.
 #[derive(Debug)]
-pub(super) struct Access {
+pub(super) struct AccessFiles {
     pub(super) authority: PathBuf,
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
     pub(super) token: PathBuf,
 }
 
-impl Access {
+impl AccessFiles {
     /// Writes the files to this folder, by openssl.
     pub(super) fn make(folder: &Path) -> anyhow::Result<Self> {
         let [authority, certificate, key, token] =

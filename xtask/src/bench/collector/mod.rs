@@ -6,9 +6,9 @@
 //! with the JVMs and one daemon.
 
 mod access;
-mod process;
 mod requests;
 pub(super) mod traffic;
+mod usage;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,12 +16,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use nix::sys::signal::Signal;
 
-use self::access::Access;
-use self::process::{Process, Usage};
+use self::access::AccessFiles;
 use self::requests::{Metrics, Page};
+use self::usage::ProcessUsage;
 use super::{BenchArgs, LoadProcess, jvm};
 use crate::files;
+use crate::run::LoggedProcess;
 
 /// Interval at which the page's requests are sent and the size of the folder is read.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -36,7 +38,7 @@ pub(super) fn measure(args: &BenchArgs, jvmprof: &Path, folder: &Path) -> anyhow
     let folder = folder.join("collector");
     files::remove_folder(&folder)?;
     files::create_folder(&folder)?;
-    let access = Access::make(&folder)?;
+    let access = AccessFiles::make(&folder)?;
     let length = Duration::from_secs(u64::from(args.minutes) * 60);
     let loads = start_jvms(args.jvms, length, &folder)?;
     let mut collector = Collector::start(jvmprof, &access, &folder)?;
@@ -56,8 +58,8 @@ pub(super) fn measure(args: &BenchArgs, jvmprof: &Path, folder: &Path) -> anyhow
     drop(loads);
     let accounts = hosts.iter_mut().map(Host::end).collect::<anyhow::Result<Vec<Account>>>()?;
     let metrics = Metrics::of_collector(&access, &collector.address)?;
-    let (ran, usage) = (began.elapsed(), collector.process.usage()?);
-    collector.process.end()?;
+    let (ran, usage) = (began.elapsed(), ProcessUsage::of(collector.process.pid())?);
+    collector.process.end(Signal::SIGTERM)?;
     println!("\n{} hosts, {} JVMs, {} minutes", args.hosts, args.jvms, args.minutes);
     let total = print_accounts(&accounts);
     print_collector(&metrics, usage, ran, &growth);
@@ -78,26 +80,26 @@ fn start_jvms(count: u32, length: Duration, folder: &Path) -> anyhow::Result<Vec
 }
 
 struct Collector {
-    process: Process,
+    process: LoggedProcess,
     /// The page's address, by the name in the certificate.
     address: String,
 }
 
 impl Collector {
     /// Starts it, and waits until it says where it listens.
-    fn start(jvmprof: &Path, access: &Access, folder: &Path) -> anyhow::Result<Self> {
+    fn start(jvmprof: &Path, access: &AccessFiles, folder: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(jvmprof);
         command.args(["collector", "--listen", "127.0.0.1:0", "--dir"]).arg(folder.join("store"));
         command.arg("--tls-cert").arg(&access.certificate).arg("--tls-key").arg(&access.key);
         command.arg("--token-file").arg(&access.token);
-        let mut process = Process::start(&mut command, &folder.join("collector.log"))?;
+        let mut process = LoggedProcess::start(&mut command, &folder.join("collector.log"))?;
         let address = format!("https://localhost:{}", port_of(&mut process, "https")?);
         Ok(Self { process, address })
     }
 }
 
 /// Waits until a collector says where it listens, and returns the port.
-fn port_of(collector: &mut Process, scheme: &str) -> anyhow::Result<String> {
+fn port_of(collector: &mut LoggedProcess, scheme: &str) -> anyhow::Result<String> {
     let address = format!("{scheme}://127.0.0.1:");
     loop {
         let written = collector.written()?;
@@ -114,7 +116,7 @@ fn port_of(collector: &mut Process, scheme: &str) -> anyhow::Result<String> {
 /// A daemon of one of the hosts.
 struct Host {
     name: String,
-    process: Process,
+    process: LoggedProcess,
     /// Where it answers for its metrics.
     socket: PathBuf,
 }
@@ -141,7 +143,7 @@ impl Host {
         number: u32,
         hosts: u32,
         collector: &str,
-        access: &Access,
+        access: &AccessFiles,
         folder: &Path,
     ) -> anyhow::Result<Self> {
         let name = node(number);
@@ -155,14 +157,15 @@ impl Host {
         command.arg("--remote-store-bearer-token-file").arg(&access.token);
         command.arg("--spool-directory").arg(folder.join("spool")).arg("--config").arg(&settings);
         command.arg("--http-address").arg(format!("unix:{}", socket.display()));
-        let process = Process::start(&mut command, &folder.join("log"))?;
+        let process = LoggedProcess::start(&mut command, &folder.join("log"))?;
         Ok(Self { name, process, socket })
     }
 
     /// Lets the daemon deliver what it has, and returns its account.
     fn end(&mut self) -> anyhow::Result<Account> {
         let metrics = Metrics::of_daemon(&self.socket)?;
-        let log = self.process.end()?;
+        self.process.end(Signal::SIGTERM)?;
+        let log = self.process.written()?;
         let account = account_of(&log).with_context(|| format!("{}'s log has no account", self.name))?;
         Ok(Account {
             name: self.name.clone(),
@@ -278,7 +281,7 @@ impl Growth {
     }
 }
 
-fn print_collector(metrics: &Metrics, usage: Usage, ran: Duration, growth: &Growth) {
+fn print_collector(metrics: &Metrics, usage: ProcessUsage, ran: Duration, growth: &Growth) {
     let requests = |result: &str| metrics.sum("jvmprof_collector_requests_total", &format!("\"{result}\""));
     println!(
         "\ncollector: {} requests stored, {} refused, {} failed; {} samples stored",

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 
-use super::access::{Access, TOKEN};
+use super::access::{AccessFiles, TOKEN};
 use crate::run::stdout_text;
 
 /// The requests of the page, of its default range: its name, path and parameters.
@@ -49,7 +49,7 @@ fn curl(args: &[&str]) -> anyhow::Result<Answer> {
     Answer::of(&written).with_context(|| format!("parsing the output of curl: {written}"))
 }
 
-fn get(access: &Access, url: &str) -> anyhow::Result<Answer> {
+fn get(access: &AccessFiles, url: &str) -> anyhow::Result<Answer> {
     let authority = access.authority.display().to_string();
     curl(&["--cacert", &authority, "--header", &format!("Authorization: Bearer {TOKEN}"), url])
 }
@@ -59,7 +59,7 @@ fn get(access: &Access, url: &str) -> anyhow::Result<Answer> {
 pub(super) struct Metrics(String);
 
 impl Metrics {
-    pub(super) fn of_collector(access: &Access, address: &str) -> anyhow::Result<Self> {
+    pub(super) fn of_collector(access: &AccessFiles, address: &str) -> anyhow::Result<Self> {
         Self::of(get(access, &format!("{address}/metrics"))?)
     }
 
@@ -96,7 +96,7 @@ pub(super) struct Page {
 
 impl Page {
     /// Sends each request once.
-    pub(super) fn request_all(&mut self, access: &Access, address: &str) -> anyhow::Result<()> {
+    pub(super) fn request_all(&mut self, access: &AccessFiles, address: &str) -> anyhow::Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).context("reading the clock")?;
         let (from, to) = (now.saturating_sub(RANGE).as_millis(), now.as_millis());
         for ((name, path, parameters), (seconds, bytes)) in REQUESTS.iter().zip(&mut self.times) {

@@ -11,12 +11,13 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use nix::sys::signal::Signal;
 
-use super::process::Process;
 use super::requests::Metrics;
 use super::{STEADY, port_of, start_jvms};
 use crate::bench::BenchArgs;
 use crate::files;
+use crate::run::LoggedProcess;
 
 /// Protocols and the flags of their addresses.
 const PROTOCOLS: [(&str, &str); 3] = [
@@ -72,7 +73,7 @@ fn sent(jvmprof: &Path, flags: &[&str], length: Duration, folder: &Path) -> anyh
     files::create_folder(folder)?;
     let mut collector = Command::new(jvmprof);
     collector.args(["collector", "--listen", "127.0.0.1:0", "--dir"]).arg(folder.join("store"));
-    let mut collector = Process::start(&mut collector, &folder.join("collector.log"))?;
+    let mut collector = LoggedProcess::start(&mut collector, &folder.join("collector.log"))?;
     let receiver = format!("127.0.0.1:{}", port_of(&mut collector, "http")?);
     let receiver: SocketAddr = receiver.parse().context("parsing the collector's address")?;
     let proxies = [(); PROTOCOLS.len()].map(|()| CountingProxy::start(receiver));
@@ -88,14 +89,14 @@ fn sent(jvmprof: &Path, flags: &[&str], length: Duration, folder: &Path) -> anyh
         daemon.arg(flag).arg(proxy.url());
     }
     // Addresses of this machine are reached without a proxy of the environment.
-    let mut daemon = Process::start(daemon.env("NO_PROXY", "127.0.0.1"), &folder.join("log"))?;
+    let mut daemon = LoggedProcess::start(daemon.env("NO_PROXY", "127.0.0.1"), &folder.join("log"))?;
     sleep(STEADY);
     daemon.check()?;
     let (began, before) = (Instant::now(), Counters::read(&proxies, &socket)?);
     sleep(length);
     let (after, took) = (Counters::read(&proxies, &socket)?, began.elapsed());
-    daemon.end()?;
-    collector.end()?;
+    daemon.end(Signal::SIGTERM)?;
+    collector.end(Signal::SIGTERM)?;
     Ok(after.since(&before, took))
 }
 

@@ -1,13 +1,9 @@
-//! Memory limit shared by the entries of all processes' perf maps and jitdumps: any process can
-//! make its runtime write a lot.
+//! A limit of memory that several owners share, such as the caches of all processes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most bytes that the entries of one file take.
-const MAX_FILE_BYTES: usize = 160 << 20;
-
-/// A number of bytes that the files of all processes share.
+/// A number of bytes that several owners share.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget {
     used: Arc<AtomicUsize>,
@@ -29,28 +25,43 @@ impl MemoryBudget {
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
+
+    /// Returns true if more bytes are in use than the limit.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.used() > self.limit
+    }
 }
 
-/// The part of a budget that one file's entries take. It is released when this is dropped.
+/// The part of a budget that one owner takes. It is released when this is dropped.
 #[derive(Debug)]
-pub(super) struct MemoryReservation {
+pub(crate) struct MemoryReservation {
     budget: MemoryBudget,
     bytes: usize,
 }
 
 impl MemoryReservation {
-    pub(super) fn new(budget: MemoryBudget) -> Self {
+    pub(crate) fn new(budget: MemoryBudget) -> Self {
         Self { budget, bytes: 0 }
     }
 
-    /// Returns the bytes that this reservation may have at most by now.
-    pub(super) fn limit(&self) -> usize {
-        let free = self.budget.limit.saturating_sub(self.budget.used());
-        MAX_FILE_BYTES.min(self.bytes + free)
+    /// Returns the bytes that this reservation may have by now: those that it has, and all that are
+    /// free.
+    pub(crate) fn available(&self) -> usize {
+        self.bytes + self.budget.limit.saturating_sub(self.budget.used())
+    }
+
+    /// Returns the bytes that are in use.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds bytes to those in use.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.set(self.bytes + bytes);
     }
 
     /// Sets the bytes that are in use.
-    pub(super) fn set(&mut self, bytes: usize) {
+    pub(crate) fn set(&mut self, bytes: usize) {
         self.budget.used.fetch_add(bytes, Ordering::Relaxed);
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = bytes;
@@ -72,10 +83,10 @@ mod tests {
         let budget = MemoryBudget::new(100);
         let (mut first, second) = (MemoryReservation::new(budget.clone()), MemoryReservation::new(budget));
         first.set(70);
-        assert_eq!((first.limit(), second.limit()), (100, 30));
+        assert_eq!((first.available(), second.available()), (100, 30));
         first.set(10);
-        assert_eq!(second.limit(), 90);
+        assert_eq!(second.available(), 90);
         drop(first);
-        assert_eq!(second.limit(), 100);
+        assert_eq!(second.available(), 100);
     }
 }
