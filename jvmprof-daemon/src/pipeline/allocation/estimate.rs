@@ -1,10 +1,11 @@
 //! Estimate of objects and bytes by stack, from kept events and censuses.
 //!
 //! Objects of one class and about one size, placed in one way, are a stratum. How much a stratum
-//! has is known from the censuses or counted by the kernel program; the events that were kept only
-//! say how that is spread over stacks.
+//! has is known from the censuses or counted by the kernel program, that of small objects better yet
+//! with the events that were kept; these say how that is spread over stacks.
 
 mod census;
+mod composite;
 mod draws;
 
 use std::collections::HashMap;
@@ -40,7 +41,8 @@ enum Placement {
     Outside,
 }
 
-/// The weights of an event: as itself, and a large object as one of the first of their buffers.
+/// The weights of an event: as itself, and a large object as one of the first of their buffers, or
+/// one outside as a draw from those inside.
 pub(super) type EventWeights = (SampleWeight, Option<SampleWeight>);
 
 /// Sums of one stratum in one process, in this window.
@@ -52,6 +54,8 @@ struct StratumSums {
     /// What they would stand for if nothing else were known.
     naive_bytes: f64,
     naive_objects: f64,
+    /// The squares of their bytes.
+    naive_squared: f64,
     /// How many of them were draws.
     draws: u32,
     /// What is known otherwise: by censuses, and of objects that are each an event.
@@ -105,6 +109,9 @@ const MAX_STRATA: usize = 65_536;
 /// e^-20.
 const BLIND_DRAWS: u32 = 8;
 const BLIND_OBJECTS: f64 = 20.0;
+/// Part of the bytes inside buffers, one of so many, from which on it matters that a collection has
+/// cut their buffers.
+const LEAST_CUT: u64 = 10;
 /// Weights of objects are counted in these parts.
 const UNIT: f64 = 65_536.0;
 
@@ -151,12 +158,14 @@ struct ClassBytes {
     by_events: f64,
 }
 
-/// Returns how well each class is known. `scale`: what the censuses have was multiplied by.
+/// Returns how well each class is known. `variances`: of classes that are known by events, too.
+/// `scale`: what the censuses have was multiplied by.
 fn class_errors(
     own: &[(u32, &mut StratumSums)],
     strata: &[Stratum],
     classes: &[u32],
     errors: &CensusErrors,
+    variances: &HashMap<u32, f64, FastHasher>,
     scale: f64,
 ) -> Vec<(Arc<str>, ClassError)> {
     let mut by_class: HashMap<u32, (&Arc<str>, ClassBytes), FastHasher> = HashMap::default();
@@ -169,7 +178,8 @@ fn class_errors(
         *(if sums.is_naive { &mut bytes.by_events } else { &mut bytes.by_censuses }) += estimated;
     }
     let error = |(number, (class, bytes)): (u32, (&Arc<str>, ClassBytes))| {
-        let of_census = errors.variance(number).map(|variance| variance * scale * scale);
+        let of_census = variances.get(&number).copied().or_else(|| errors.variance(number));
+        let of_census = of_census.map(|variance| variance * scale * scale);
         let variance = match bytes {
             ClassBytes { by_events, .. } if by_events > 0.0 => None,
             ClassBytes { by_censuses, .. } if by_censuses > 0.0 => of_census,
@@ -259,7 +269,9 @@ impl StratumTable {
     ) -> EventWeights {
         let mut weigh_as = |placement, events| self.weigh_as(key, class, record, placement, events);
         match (record.tlab_bytes, record.object_bytes, record.drawn_bytes) {
-            (0, ..) => (weigh_as(Placement::Outside, 1), None),
+            (0, _, 0) => (weigh_as(Placement::Outside, 1), None),
+            // It is outside, and its buffer was given up for it.
+            (0, ..) => (weigh_as(Placement::Outside, 1), Some(weigh_as(Placement::Inside, 0))),
             (_, ..LARGE_OBJECT, _) => (weigh_as(Placement::Inside, 1), None),
             (_, _, 0) => (weigh_as(Placement::LargeFirst, 1), None),
             _ => (weigh_as(Placement::Inside, 1), Some(weigh_as(Placement::LargeFirst, 0))),
@@ -299,6 +311,7 @@ impl StratumTable {
         if placement != Placement::LargeFirst {
             sums.naive_bytes += value;
             sums.naive_objects += count;
+            sums.naive_squared += value * value;
             sums.draws += u32::from(record.drawn_bytes != 0);
         }
         weight
@@ -364,6 +377,12 @@ impl StratumTable {
             .map(|((_, stratum), sums)| (*stratum, sums))
             .collect();
         own.sort_by_key(|(stratum, _)| *stratum);
+        // Where collections cut many buffers, what is drawn isn't drawn by bytes.
+        let variances = if totals.cut <= totals.inside / LEAST_CUT {
+            composite::combine(&mut own, strata, &self.classes, &census.errors)
+        } else {
+            HashMap::default()
+        };
         let mut scale_inside = 0.0;
         for is_outside in [true, false] {
             let total = if is_outside { totals.outside } else { totals.inside } as f64;
@@ -377,7 +396,7 @@ impl StratumTable {
             let read = (has_census && !is_outside).then(|| census.errors.read());
             scale_inside = scale_to_total(&mut of_kind, total, read);
         }
-        let errors = class_errors(&own, strata, &self.classes, &census.errors, scale_inside);
+        let errors = class_errors(&own, strata, &self.classes, &census.errors, &variances, scale_inside);
         add_to_events(&mut own, strata, &self.numbers);
         let mut estimate = Estimate { errors, ..Estimate::default() };
         estimate.bytes_without_census = if has_census { totals.cut } else { totals.inside };
