@@ -189,7 +189,7 @@ mod tests {
             ["java.lang.UNIXProcess.waitForProcessExit", "java.lang.UNIXProcess.lambda$initStreams$3"],
         ];
         for reaper in reapers {
-            let names = [&["kernel_wait4", "wait4"], &reaper[..], &[pool]].concat();
+            let names = [&["kernel_wait4", "wait4"][..], &reaper[..], &[pool][..]].concat();
             assert!(rules.is_idle(Cause::Other, None, &stack(&names)), "{reaper:?}");
             assert!(!rules.is_idle(Cause::Runnable, None, &stack(&names)), "the child has ended");
             assert!(!rules.is_idle(Cause::Other, None, &stack(&["f", reaper[1], pool])), "at work");
