@@ -39,7 +39,9 @@ fn pause_reached(ctx: ProbeContext) -> u32 {
     let Some(jvm) = jvm_of(&ctx) else { return 0 };
     if jvm.has_duration != 0 {
         let reached_ns = time_of(jvm.reached_time_at, jvm.ended_ns);
-        let began_ns = begin_time(reached_ns, ctx.arg::<u64>(0).unwrap_or(0), jvm.ended_ns);
+        // SAFETY: the context of an uprobe is the registers of the thread.
+        let duration_ns = unsafe { &*ctx.regs }.rdi;
+        let began_ns = begin_time(reached_ns, duration_ns, jvm.ended_ns);
         begin(jvm, began_ns);
         jvm.reached_ns = reached_ns;
     } else if jvm.began_ns != 0 {
