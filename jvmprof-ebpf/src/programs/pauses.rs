@@ -24,7 +24,7 @@ use crate::{emit::emit_pause, task::Task, user_memory};
 static PAUSED_JVMS: HashMap<u32, JvmPauseState> = HashMap::with_max_entries(1, 0);
 
 /// `RuntimeService::record_safepoint_begin`: threads are going to be stopped. Attached only where
-/// the next one isn't told how long that took.
+/// the next one has no argument that says how long that took.
 #[uprobe]
 fn pause_begin(ctx: ProbeContext) -> u32 {
     if let Some(jvm) = jvm_of(&ctx) {
