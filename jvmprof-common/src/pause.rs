@@ -6,8 +6,8 @@
 //! begins to stop the threads, `record_safepoint_synchronized` when all have stopped, and
 //! `record_safepoint_end` when they may go on. Each follows the JVM's own reading of the clock.
 //!
-//! The VM thread may lose its CPU in between. Since JDK 13 what it has read is in variables, and the
-//! second function has the time to the safepoint as its argument: so no uprobe is needed at the
+//! The VM thread may lose its CPU in between. Since JDK 13 what it has read is in variables, and
+//! the second function has the time to the safepoint as its argument: so no uprobe is needed at the
 //! first one, where the VM thread would wait for any thread that changes the process's mappings.
 
 /// A JVM whose pauses are followed, by its thread group id: what the daemon sets, and what the

@@ -130,8 +130,8 @@ fn pauses_are_those_of_the_jvms_own_log() {
         {
             let (ours, theirs): (f64, f64) = (seen.iter().map(of).sum(), logged.iter().map(of).sum());
             eprintln!("JDK {feature}, {name}: {ours:.3} ms, the JVM says {theirs:.3}");
-            // Before JDK 13 no variable has its times, and it writes its log between its last reading
-            // of the clock and the probed function.
+            // Before JDK 13 no variable has its times, and it writes its log between its last
+            // reading of the clock and the probed function.
             let tolerance = if feature < 13 { 0.02 * theirs + 0.1 * seen.len() as f64 } else { ROUNDED };
             assert!((ours - theirs).abs() < tolerance, "JDK {feature}, {name}: {ours} ms, not {theirs}");
         }

@@ -83,9 +83,9 @@ struct OngoingPart {
 impl OngoingWaits {
     /// Chooses among the threads that wait now those whose stacks [`Self::next_sample`] takes.
     /// `interval` is the mean distance of the parts that are kept, in nanoseconds of waiting; of
-    /// more than `max_inspections` threads it grows so that about so many stacks are taken. `is_chosen` decides by chance if a
-    /// part of a wait is kept, by its nanoseconds and that distance. `first_switch`: since when
-    /// switches are seen.
+    /// more than `max_inspections` threads it grows so that about so many stacks are taken.
+    /// `is_chosen` decides by chance if a part of a wait is kept, by its nanoseconds and that
+    /// distance. `first_switch`: since when switches are seen.
     pub(super) fn begin_inspection(
         &mut self,
         maps: &mut OffCpuMaps,
