@@ -11,6 +11,7 @@
 //! - Steppers read the process through [`Memory`], in the kernel program through a [`StackWindow`].
 //! - [`crate::verifier`] says what is written as it is for the sake of the eBPF verifier.
 
+pub mod breakpoint;
 pub mod call_instruction;
 pub mod frame_pointer_stepper;
 pub mod hotspot;

@@ -24,7 +24,7 @@ use crate::{emit::emit_pause, task::Task, user_memory};
 static PAUSED_JVMS: HashMap<u32, JvmPauseState> = HashMap::with_max_entries(1, 0);
 
 /// `RuntimeService::record_safepoint_begin`: threads are going to be stopped. Attached only where
-/// the next one isn't told how long that took.
+/// the next one has no argument that says how long that took.
 #[uprobe]
 fn pause_begin(ctx: ProbeContext) -> u32 {
     if let Some(jvm) = jvm_of(&ctx) {
@@ -39,7 +39,9 @@ fn pause_reached(ctx: ProbeContext) -> u32 {
     let Some(jvm) = jvm_of(&ctx) else { return 0 };
     if jvm.has_duration != 0 {
         let reached_ns = time_of(jvm.reached_time_at, jvm.ended_ns);
-        let began_ns = begin_time(reached_ns, ctx.arg::<u64>(0).unwrap_or(0), jvm.ended_ns);
+        // SAFETY: the context of an uprobe is the registers of the thread.
+        let duration_ns = unsafe { &*ctx.regs }.rdi;
+        let began_ns = begin_time(reached_ns, duration_ns, jvm.ended_ns);
         begin(jvm, began_ns);
         jvm.reached_ns = reached_ns;
     } else if jvm.began_ns != 0 {

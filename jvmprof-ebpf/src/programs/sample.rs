@@ -13,8 +13,11 @@ use aya_ebpf::{
 };
 use jvmprof_common::{
     abi::{Counter, Event, FLAG_KERNEL_MODE, MAX_KERNEL_FRAMES, SAMPLE_MAGIC, SampleHeader, Stop},
-    address::{Avma, StackAddress},
-    unwind::Cursor,
+    address::StackAddress,
+    unwind::{
+        Cursor,
+        breakpoint::{TrapRegisters, next_instruction},
+    },
 };
 
 use crate::{
@@ -25,7 +28,7 @@ use crate::{
     tables,
     task::Task,
     thread::blocker,
-    user_memory,
+    user_memory::UserMemory,
 };
 
 /// Code segment selector of 64-bit user code (`__USER_CS`, Linux arch/x86/include/asm/segment.h).
@@ -161,25 +164,17 @@ pub fn start<C: ProgramKind>(scratch: &mut Scratch, regs: &pt_regs, ctx: &C) {
     }
     scratch.header.held_monitor = blocker::held_by_current(scratch.header.pid, regs.rsp);
     let in_kernel = scratch.header.flags & FLAG_KERNEL_MODE != 0;
-    let pc = if in_kernel && is_at_breakpoint(regs) { regs.rip - 1 } else { regs.rip };
+    let pc = if in_kernel { next_instruction(&UserMemory, trap_registers(regs)) } else { regs.rip };
     scratch.cursor = Cursor::interrupted(pc, regs.rsp, regs.rbp);
     keep_registers(&mut scratch.header, regs);
     ctx.tail_call(LEAF);
     emit::abandon::<C>(scratch.slot);
 }
 
-/// Returns true while the kernel handles the breakpoint of an uprobe at a function: the CPU has
-/// left the program counter behind the byte that stands for its first instruction. Other exceptions
-/// and interrupts look the same where such a byte ends the instruction before.
 #[inline(always)]
-fn is_at_breakpoint(regs: &pt_regs) -> bool {
-    const INT3: u8 = 0xcc;
-    /// Compilers begin functions at multiples of this.
-    const ALIGNMENT: u64 = 16;
-    // No system call (Linux arch/x86/entry/entry_64.S, `idtentry_body`).
-    regs.orig_rax == u64::MAX
-        && regs.rip % ALIGNMENT == 1
-        && user_memory::read_byte(Avma(regs.rip) - 1) == Some(INT3)
+fn trap_registers(regs: &pt_regs) -> TrapRegisters {
+    let &pt_regs { rip: pc, rsp: sp, rbp, rbx, orig_rax, .. } = regs;
+    TrapRegisters { pc, sp, rbp, rbx, orig_rax }
 }
 
 /// Keeps the registers in the order of their numbers in instruction encodings.

@@ -182,9 +182,9 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Option<PauseSymbolAddresses
             }
             let address = Svma(symbol.st_value.get(Le));
             match (wanted.get(&u64::from(symbol.st_name.get(Le))), symbol.st_type()) {
-                (Some(SymbolRole::Function(index, is_told)), elf::STT_FUNC) => {
+                (Some(SymbolRole::Function(index, has_argument)), elf::STT_FUNC) => {
                     functions[*index] = Some(address);
-                    has_duration |= is_told;
+                    has_duration |= has_argument;
                 }
                 (Some(SymbolRole::Time(index)), elf::STT_OBJECT) => times[*index] = Some(address),
                 (Some(SymbolRole::Operation(name)), elf::STT_OBJECT) => {
@@ -270,16 +270,16 @@ mod tests {
     }
 
     #[test]
-    fn the_second_function_is_told_how_long_it_took_if_it_has_an_argument() {
-        let is_told = |name: &str| match role_of(name.as_bytes()) {
-            Some(SymbolRole::Function(index, is_told)) => Some((index, is_told)),
+    fn the_second_function_has_the_duration_where_it_has_an_argument() {
+        let function = |name: &str| match role_of(name.as_bytes()) {
+            Some(SymbolRole::Function(index, has_duration)) => Some((index, has_duration)),
             _ => None,
         };
-        assert_eq!(is_told(&format!("{}l", FUNCTIONS[REACHED])), Some((REACHED, true)));
-        assert_eq!(is_told(&format!("{}v", FUNCTIONS[REACHED])), Some((REACHED, false)), "until JDK 12");
+        assert_eq!(function(&format!("{}l", FUNCTIONS[REACHED])), Some((REACHED, true)));
+        assert_eq!(function(&format!("{}v", FUNCTIONS[REACHED])), Some((REACHED, false)), "until JDK 12");
         // Theirs is another time.
-        assert_eq!(is_told(&format!("{}l", FUNCTIONS[0])), Some((0, false)));
-        assert_eq!(is_told(&format!("{}l", FUNCTIONS[2])), Some((2, false)));
+        assert_eq!(function(&format!("{}l", FUNCTIONS[0])), Some((0, false)));
+        assert_eq!(function(&format!("{}l", FUNCTIONS[2])), Some((2, false)));
         for (index, name) in TIMES.iter().enumerate() {
             let role = role_of(name.as_bytes());
             assert!(matches!(role, Some(SymbolRole::Time(place)) if place == index), "{name}");

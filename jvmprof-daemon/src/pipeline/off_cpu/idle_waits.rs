@@ -181,6 +181,24 @@ mod tests {
     }
 
     #[test]
+    fn the_thread_that_waits_for_a_child_is_idle_and_who_waits_for_that_is_not() {
+        let rules = IdleRules::with(&[]);
+        let pool = "java.util.concurrent.ThreadPoolExecutor.runWorker";
+        let reapers = [
+            ["java.lang.ProcessHandleImpl.waitForProcessExit0", "java.lang.ProcessHandleImpl$1.run"],
+            ["java.lang.UNIXProcess.waitForProcessExit", "java.lang.UNIXProcess.lambda$initStreams$3"],
+        ];
+        for reaper in reapers {
+            let names = [&["kernel_wait4", "wait4"][..], &reaper[..], &[pool][..]].concat();
+            assert!(rules.is_idle(Cause::Other, None, &stack(&names)), "{reaper:?}");
+            assert!(!rules.is_idle(Cause::Runnable, None, &stack(&names)), "the child has ended");
+            assert!(!rules.is_idle(Cause::Other, None, &stack(&["f", reaper[1], pool])), "at work");
+        }
+        let waiting = ["java.lang.Object.wait", "java.lang.ProcessImpl.waitFor", "com.acme.Main.run"];
+        assert!(!rules.is_idle(Cause::ObjectWait, None, &stack(&waiting)));
+    }
+
+    #[test]
     fn a_wait_for_a_lock_is_idle_only_by_a_users_rule() {
         let lock = Some("java.util.concurrent.locks.ReentrantLock$NonfairSync");
         let queue = stack(&["java.util.concurrent.ThreadPoolExecutor.getTask"]);

@@ -38,7 +38,7 @@ pub struct AllocationFunctions {
 /// [`jvmprof_common::pause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PauseFunctions {
-    /// `None` where the next one is told how long that took.
+    /// `None` where the next one has its duration as an argument.
     pub begin: Option<FileOffset>,
     pub reached: FileOffset,
     pub end: FileOffset,

@@ -138,7 +138,7 @@ pub(super) const METRICS: &[Metric] = &[
         "jvmprof_pause_probe_runs",
         Optional(|snapshot| snapshot.pipeline.run_times.pauses.map(|time| time.run_count as f64)),
     )
-    .help("Runs of the uprobes of pauses, three a pause; absent where the kernel doesn't measure it"),
+    .help("Runs of the uprobes of pauses, two a pause, or three; absent where the kernel doesn't measure it"),
     Metric::gauge("jvmprof_samples_waiting", Count(|counts| counts.waiting))
         .help("Samples that wait for unwind rows"),
     Metric::counter("jvmprof_samples_waiting_full", Count(|counts| counts.waiting_full))
