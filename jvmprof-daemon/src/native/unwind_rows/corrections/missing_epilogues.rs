@@ -127,8 +127,10 @@ impl Effect {
             Mnemonic::Pop if it.op0_register() == Register::RBP => Self::PopsRbp,
             Mnemonic::Pop if it.op0_register() == Register::RSP => Self::Other,
             Mnemonic::Pop if it.op0_register().is_gpr64() => Self::Takes(8),
-            Mnemonic::Add if it.op0_register() == Register::RSP && is_immediate => {
+            Mnemonic::Add | Mnemonic::Sub if it.op0_register() == Register::RSP && is_immediate => {
                 let bytes = i32::try_from(it.immediate(1).cast_signed()).unwrap_or(0);
+                // `sub rsp, -128` is shorter than `add rsp, 128`.
+                let bytes = if it.mnemonic() == Mnemonic::Sub { bytes.wrapping_neg() } else { bytes };
                 if (8..MAX_FRAME).contains(&bytes) && bytes % 8 == 0 {
                     Self::Takes(bytes)
                 } else {
@@ -240,6 +242,9 @@ mod tests {
             (0x1005..0x100a, row(CfaRule::Rsp(8), RbpRule::Same)),
         ];
         assert_eq!(found, expected);
+        // sub rsp, -128; ret
+        let found = rows_of(&[0x48, 0x83, 0xec, 0x80, 0xc3], row(CfaRule::Rsp(136), RbpRule::Same));
+        assert_eq!(found, [(0x1004..0x1005, row(CfaRule::Rsp(8), RbpRule::Same))]);
         // leave; ret
         let found = rows_of(&[0xc9, 0xc3], row(CfaRule::Rbp(16), saved));
         assert_eq!(found, [(0x1001..0x1002, row(CfaRule::Rsp(8), RbpRule::Same))]);
