@@ -12,7 +12,7 @@ use jvmprof_common::rows::Row;
 use super::cfi::frame_bytes::FrameBytes;
 use super::cfi::stripped_section_headers::USUAL;
 use super::cfi::{CallFrames, bases_of};
-use super::corrections::{dl_runtime_resolve, libgcc_eh_return};
+use super::corrections::{dl_runtime_resolve, libgcc_eh_return, missing_epilogues};
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::types::Svma;
@@ -37,8 +37,8 @@ impl fmt::Debug for EhFrameHdrRows {
 }
 
 impl EhFrameHdrRows {
-    /// Opens a file's table; `None` for a file that has no such table, is too large, or has another
-    /// one of its own, as Go's programs do.
+    /// Opens a file's table; `None` for a file that has no such table, is too large, has another one
+    /// of its own, as Go's programs do, or has rows that lack functions' ends.
     ///
     /// # Errors
     /// A section can't be read.
@@ -53,7 +53,8 @@ impl EhFrameHdrRows {
         let bytes = FrameBytes::Memory(file.read(frames, MAX_BYTES)?.into());
         let table: Box<[u8]> = file.read(table, MAX_BYTES)?.into();
         let frames = CallFrames::unindexed(bases, bytes);
-        Ok(table.starts_with(&USUAL).then_some(Self { frames, table, table_at }))
+        let is_usable = table.starts_with(&USUAL) && !missing_epilogues::lacks_epilogues(&frames);
+        Ok(is_usable.then_some(Self { frames, table, table_at }))
     }
 
     /// Returns the row for code at `pc`, where frame information alone decides it.

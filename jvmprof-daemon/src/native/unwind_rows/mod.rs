@@ -23,7 +23,9 @@ use self::cfi::frame_bytes::FrameBytes;
 use self::cfi::{CallFrames, FrameSectionKind, code_of, stripped_section_headers};
 pub use self::code_without_cfi::AnalyzeCode;
 use self::corrections::row_overrides::RowOverrides;
-use self::corrections::{after_sigreturn, clone_return, dl_runtime_resolve, landing_pads, libgcc_eh_return};
+use self::corrections::{
+    after_sigreturn, clone_return, dl_runtime_resolve, landing_pads, libgcc_eh_return, missing_epilogues,
+};
 pub use self::eh_frame_hdr_lookup::EhFrameHdrRows;
 use self::row_table::CompactRowTable;
 use crate::native::byte_source::ByteSource;
@@ -107,6 +109,9 @@ impl UnwindRows {
         rows.table = go;
         let mut overrides = dl_runtime_resolve::rows_at_calls(&rows.frames, file);
         overrides.extend(libgcc_eh_return::rows(&rows.frames, file));
+        if !is_go {
+            overrides.extend(missing_epilogues::rows(&rows.frames, file));
+        }
         rows.overrides = RowOverrides::new(overrides);
         if let Some(analyze) = analyze.filter(|_| !is_go) {
             rows.table = code_without_cfi::table(file, rows.function_ranges(), analyze);

@@ -7,4 +7,5 @@ pub(super) mod clone_return;
 pub(super) mod dl_runtime_resolve;
 pub(super) mod landing_pads;
 pub(super) mod libgcc_eh_return;
+pub(super) mod missing_epilogues;
 pub(super) mod row_overrides;
