@@ -27,7 +27,8 @@ pub struct OtlpArgs {
     /// A stock OpenTelemetry collector speaks no TLS: http://host:4317. It needs the feature gate
     /// `service.profilesSupport`. Of several each gets everything, token and headers too, but one
     /// that is a TOML table: it has what stands in it alone, { address = "http://host:4317",
-    /// bearer-token-file = "FILE" }, tenant (X-Scope-OrgID) or basic-auth-file.
+    /// bearer-token-file = "FILE" }, tenant (X-Scope-OrgID), basic-auth-file or headers, and may
+    /// have ca-file, client-cert and client-key of its own.
     #[arg(long, value_name = "ADDRESS")]
     pub otlp_address: Vec<BackendAddress>,
 

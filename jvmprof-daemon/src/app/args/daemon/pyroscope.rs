@@ -20,7 +20,7 @@ pub struct PyroscopeArgs {
     /// A stock Pyroscope speaks no TLS: http://host:4040. Of several each gets everything, tenant
     /// and credentials too, but one that is a TOML table: it has those that stand in it alone, {
     /// address = "http://host:4040", tenant = "shop", bearer-token-file = "FILE" } or
-    /// basic-auth-file.
+    /// basic-auth-file, and may have ca-file, client-cert and client-key of its own.
     #[arg(long, value_name = "ADDRESS")]
     pub pyroscope_address: Vec<BackendAddress>,
 

@@ -16,7 +16,8 @@ pub struct RemoteStoreArgs {
     /// A stock Parca speaks no TLS, and `jvmprof collector` only with --tls-cert: http://host:port.
     /// Of several backends each gets everything, the token and the headers too, but one that is a
     /// TOML table: it has the token that stands in it alone, { address = "http://host:port",
-    /// bearer-token-file = "FILE" }.
+    /// bearer-token-file = "FILE" }, and may have headers, ca-file, client-cert and client-key of
+    /// its own.
     #[arg(long, value_name = "ADDRESS")]
     pub remote_store_address: Vec<BackendAddress>,
 
