@@ -186,7 +186,7 @@
 
     row(row, isOpen) {
       const { fn } = row;
-      const swatch = element("span.swatch", { title: jvmprof.KIND_NAMES[fn.kind] });
+      const swatch = element("span.swatch", { title: jvmprof.kindName(fn) });
       swatch.style.background = this.comparison
         ? jvmprof.changeColour(this.comparison, [row.base.total, row.total])
         : this.colours.of(fn, row.how, false, false);

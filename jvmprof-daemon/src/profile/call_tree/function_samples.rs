@@ -1,7 +1,7 @@
 //! Samples by function: its own, those of the JVM and the kernel on its behalf, and all with it on
 //! the stack; by line and by how it ran.
 
-use super::{CallStep, EXECUTION_MODES, NodeKind, TreeBuilder};
+use super::{CallStep, EXECUTION_MODES, NodeKind, TreeBuilder, UNKNOWN_CODE};
 
 /// Different lines counted for one function.
 const MAX_LINES: usize = 256;
