@@ -289,7 +289,7 @@
       const { fn, value, self } = d.data;
       const swatch = element("span.swatch");
       swatch.style.background = this.colours.of(fn, d.data.how, false, false);
-      const kind = element("div.tip-kind", {}, swatch, jvmprof.KIND_NAMES[fn.kind], fn.module ? ` · ${fn.module}` : "");
+      const kind = element("div.tip-kind", {}, swatch, jvmprof.kindName(fn), fn.module ? ` · ${fn.module}` : "");
       const rows = element("dl");
       const row = (name, ...what) => rows.append(element("dt", {}, name), element("dd", {}, ...what));
       const { number, more, row: unit } = this.measure;

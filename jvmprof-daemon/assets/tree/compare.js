@@ -34,6 +34,7 @@
       const [before, after] = this.sides;
       /// What makes the base's numbers comparable with the others.
       this.factor = before.scale / after.scale;
+      this.isEmpty = this.emptySides().length > 0;
     }
 
     /// The width of a frame: half of both, so that nothing that either side has is missing.
@@ -59,7 +60,14 @@
       return most > 0 ? (after - before) / most : 0;
     }
 
+    /// The names of the sides that have nothing that could be compared.
+    emptySides() {
+      const isEmpty = ({ total, duration_ns: duration }) => !(total > 0) && (this.by === "share" || !(duration > 0));
+      return ["before", "after"].filter((_, side) => isEmpty(this.sides[side]));
+    }
+
     z(counts) {
+      if (this.isEmpty) return 0;
       const events = counts.map((count, side) => count / this.sides[side].perEvent);
       const sizes = this.sides.map(({ size }) => size);
       const all = events[0] + events[1];
@@ -125,6 +133,8 @@
 
     /// What the page says of the test, `[line, more]`.
     notice() {
+      const empty = this.emptySides();
+      if (empty.length) return `There is nothing to compare: no samples ${empty.join(" and ")}.`;
       const test = this.by === "share" ? "two-proportion z-test of the samples' counts" : "z-test of two rates of samples";
       const [before, after] = this.sides;
       const weighted = [before, after].some(({ perEvent }) => Math.abs(perEvent - 1) > 1e-6);

@@ -34,8 +34,9 @@
     }));
   };
 
-  /// What the time of the kernel, the JVM and native code below it is attributed to.
-  const takesCallees = (jvmprof.takesCallees = (fn) => fn.kind === "java" || fn.kind === "jit" || (fn.kind === "marker" && !jvmprof.isAboveCode(fn)));
+  /// What the time of the kernel, the JVM and native code below it is attributed to: a Java method
+  /// without a name, too, but not the cause of a wait.
+  const takesCallees = (jvmprof.takesCallees = (fn) => fn.kind === "java" || fn.kind === "jit" || (fn.kind === "marker" && fn.name.startsWith("[unknown")));
 
   /// The same of a tree as it is drawn: recursion counts once.
   jvmprof.functionRows = function (root) {

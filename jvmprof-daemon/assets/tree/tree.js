@@ -19,6 +19,14 @@
     root: "All samples",
   };
 
+  const isWait = ({ kind, name }) => kind === "marker" && name.startsWith("[wait: ");
+
+  /// What a function's kind is called.
+  jvmprof.kindName = (fn) => (isWait(fn) ? "Cause of a wait" : jvmprof.KIND_NAMES[fn.kind]);
+
+  /// The same of all functions of a kind, of which the table has these rows.
+  jvmprof.kindNameOf = (kind, rows) => (kind === "marker" && rows.some(({ fn }) => isWait(fn)) ? "Waits, unknown or truncated" : jvmprof.KIND_NAMES[kind]);
+
   /// By the number that stands for how a Java method ran.
   jvmprof.HOW_NAMES = ["interpreted", "C1", "C2", "inlined", "native"];
 

@@ -31,11 +31,12 @@
     }
 
     /// `samples`: those of `jvmprof.activitySamples`, or null; `threadSamples`: those of
-    /// `jvmprof.threadKindSamples`, or null. `chosen` and `threadKinds`: sets of them, or null.
-    /// `comparison`: of the two sides, if there are two; `ofThreads`: stacks are grouped by threads
-    /// or their kinds.
-    show(samples, threadSamples, { chosen, threadKinds, isOne, ofThreads, measure, comparison }) {
-      Object.assign(this, { samples, threadSamples, chosen, threadKinds, measure, comparison });
+    /// `jvmprof.threadKindSamples`, or null. `all`: what both are shares of, other processes
+    /// included: those of `jvmprof.activitySamples` of whatever is counted. `chosen` and
+    /// `threadKinds`: sets of them, or null. `comparison`: of the two sides, if there are two;
+    /// `ofThreads`: stacks are grouped by threads or their kinds.
+    show(samples, threadSamples, { all, chosen, threadKinds, isOne, ofThreads, measure, comparison }) {
+      Object.assign(this, { samples, threadSamples, all, chosen, threadKinds, measure, comparison });
       // What isn't known stands last.
       this.kinds = threadSamples ? this.seen(threadSamples, jvmprof.THREAD_KINDS).sort((a, b) => (a === 0) - (b === 0) || a - b) : [];
       this.threads.hidden = this.kinds.filter((index) => index > 0).length < 2 && !(threadSamples && threadKinds);
@@ -87,8 +88,9 @@
     }
 
     share({ main, base }, index) {
-      const share = (counts) => format.share(counts[index], sum(counts));
-      return this.comparison && base ? `${share(base)} → ${share(main)}` : share(main);
+      const share = (counts, all) => format.share(counts[index], sum(all));
+      const now = share(main, this.all.main);
+      return this.comparison && base ? `${share(base, this.all.base)} → ${now}` : now;
     }
 
     describe(index) {

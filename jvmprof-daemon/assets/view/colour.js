@@ -154,7 +154,7 @@
       }
       const names = { java: "Application", jdk: "JDK" };
       const searches = { java: "kind:application", jdk: "kind:jdk" };
-      return KIND_LEGEND.map((kind) => entry(kind, names[kind] ?? jvmprof.KIND_NAMES[kind], searches[kind] ?? `kind:${kind}`));
+      return KIND_LEGEND.map((kind) => entry(kind, names[kind] ?? jvmprof.kindNameOf(kind, rows), searches[kind] ?? `kind:${kind}`));
     }
   }
 

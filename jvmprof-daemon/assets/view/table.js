@@ -24,6 +24,18 @@
   /// The text, of which a line may break beside the arrow alone.
   const breakable = (beforeAfter) => beforeAfter.replaceAll(" ", "\u00a0").replace("\u00a0→\u00a0", " → ");
 
+  /// Characters of a package that say something; less of it would look like the begin of the name.
+  const LEAST_OF_PACKAGE = 3;
+
+  /// A name, whose package is cut where there is no room, and left out where next to none would
+  /// stand there: the font has one width for all.
+  function functionName(fn) {
+    const [first, rest] = jvmprof.nameParts(fn).map((part) => element("span", {}, part));
+    const least = rest.textContent.length + Math.min(LEAST_OF_PACKAGE, first.textContent.length);
+    first.style.maxWidth = `calc((100% - ${least}ch) * 9999)`;
+    return element("span.function-name", {}, first, rest);
+  }
+
   class TopTable {
     /// `onChoose(fn)` gets the function that was clicked, `onSort(sort)` what the user sorts by, as
     /// the address has it, `onMenu({name, fn}, x, y)` of which function the user asks for the menu.
@@ -174,7 +186,7 @@
 
     row(row, isOpen) {
       const { fn } = row;
-      const swatch = element("span.swatch", { title: jvmprof.KIND_NAMES[fn.kind] });
+      const swatch = element("span.swatch", { title: jvmprof.kindName(fn) });
       swatch.style.background = this.comparison
         ? jvmprof.changeColour(this.comparison, [row.base.total, row.total])
         : this.colours.of(fn, row.how, false, false);
@@ -191,7 +203,7 @@
           onclick: () => this.onChoose(fn),
           oncontextmenu: (event) => this.menu(event, fn, event.clientX, event.clientY),
         },
-        element("span.function-name", {}, ...jvmprof.nameParts(fn).map((part) => element("span", {}, part))),
+        functionName(fn),
         where ? element("span.where", {}, where) : null,
       );
       const cells = [element("td.name", {}, element("div.name-line", {}, this.opener(row, isOpen), swatch, name)), ...this.columns().map((column) => this.cell(row, column))];

@@ -239,8 +239,8 @@
       const isTime = this.isTime();
       const groups = this.functions.filter(({ kind }) => kind === "label").length;
       const { comparison, ofThreads, isOneProcess, flame: { measure } } = this;
-      const samples = isTime ? jvmprof.activitySamples(data) : null;
-      this.activityBar.show(samples, jvmprof.threadKindSamples(data), { ...chosen, isOne: groups < 2 && isOneProcess, ofThreads, measure, comparison });
+      const all = jvmprof.activitySamples(data);
+      this.activityBar.show(isTime ? all : null, jvmprof.threadKindSamples(data), { all, ...chosen, isOne: groups < 2 && isOneProcess, ofThreads, measure, comparison });
     }
 
     /// Replaces the edits of a kind that chooses among parts of the time.

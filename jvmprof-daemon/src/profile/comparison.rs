@@ -40,6 +40,11 @@ impl ComparedSide {
     fn seconds(&self) -> f64 {
         (self.duration_ns as f64 / 1e9).max(1e-9)
     }
+
+    /// Returns true if nothing is a share of it, or if nothing was profiled at all.
+    fn is_empty(&self, by: Normalisation) -> bool {
+        self.total == 0 && (by == Normalisation::Share || self.duration_ns == 0)
+    }
 }
 
 /// The divisor of the counts of two sides that are compared.
@@ -69,10 +74,18 @@ impl Comparison {
         }
     }
 
+    /// Returns which of the sides have nothing that could be compared.
+    pub fn empty_sides(&self) -> [bool; 2] {
+        self.sides.map(|side| side.is_empty(self.by))
+    }
+
     /// Returns the difference in standard errors, as if both sides had the same share or rate: the
     /// two-proportion z-test, or the one of two Poisson rates. Counts that several events make up
     /// are taken as so many events of equal weight. 0 where there are too few.
     pub fn z(&self, counts: [u64; 2]) -> f64 {
+        if self.empty_sides().contains(&true) {
+            return 0.0;
+        }
         let [before, after] = &self.sides;
         let events = [counts[0] as f64 / before.per_event(), counts[1] as f64 / after.per_event()];
         let all = events[0] + events[1];
@@ -162,6 +175,19 @@ mod tests {
         let samples = ComparedSide { total: 100, ..side };
         let samples = Comparison { sides: [samples, samples], by: Normalisation::Share };
         close(bytes.z([10_000_000, 30_000_000]), samples.z([10, 30]));
+    }
+
+    #[test]
+    fn nothing_is_more_than_a_side_without_samples() {
+        let none = ComparedSide { events: 0, total: 0, ..SIDE };
+        let [shares, times] =
+            [Normalisation::Share, Normalisation::Time].map(|by| Comparison { sides: [none, SIDE], by });
+        assert_eq!((shares.empty_sides(), shares.z([0, 1_000])), ([true, false], 0.0));
+        assert_eq!(times.empty_sides(), [false; 2], "a time in which nothing ran can be compared");
+        assert!(times.z([0, 1_000]) > SIGNIFICANT_Z);
+        let never = ComparedSide { duration_ns: 0, ..none };
+        let times = Comparison { sides: [SIDE, never], by: Normalisation::Time };
+        assert_eq!((times.empty_sides(), times.z([1_000, 0])), ([false, true], 0.0));
     }
 
     #[test]

@@ -65,6 +65,33 @@ fn rows_open_to_lines_and_to_how_methods_ran() {
 
 #[test]
 #[ignore = "needs Chromium"]
+fn a_package_is_cut_to_some_characters_or_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(10), 3_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &format!("{url}#view=table"));
+    // A character takes some 7 pixels, of which one alone would look like a part of the class.
+    let packages =
+        "[...document.querySelectorAll('.function-name span:first-child')].filter((it) => it.textContent)";
+    let cut = format!("{packages}.filter((it) => it.clientWidth > 0 && it.clientWidth < 16).length");
+    let mut left_out = 0;
+    for width in (360..=480).step_by(10) {
+        browser.resize(width, 900);
+        assert_eq!(browser.evaluate(&cut), 0, "{width}");
+        let none = format!("{packages}.filter((it) => it.clientWidth === 0).length");
+        left_out += browser.evaluate(&none).as_u64().unwrap();
+    }
+    assert!(left_out > 0, "names are longer than there is room");
+    browser.resize(1440, 900);
+    let whole = format!("{packages}.every((it) => it.scrollWidth <= it.clientWidth + 1)");
+    assert_eq!(browser.evaluate(&whole), true, "nothing is cut where there is room");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
 fn the_line_of_the_application_that_costs_most_is_a_click_from_the_bare_address() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());

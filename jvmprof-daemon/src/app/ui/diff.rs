@@ -75,6 +75,11 @@ fn describe(of: &ComparedType, args: &DiffArgs, text: &mut String) {
             of_side.duration_ns as f64 / 1e9
         ));
     }
+    if let Some(side) = comparison.empty_sides().iter().position(|is_empty| *is_empty) {
+        let which = ["before", "after"][side];
+        line(format!("There is nothing to compare: no {} {which}.\n", of.name));
+        return;
+    }
     if changed.is_empty() {
         line("No function differs by more than chance.\n".to_owned());
         return;

@@ -43,7 +43,7 @@ const SUM: &str = ".sum";
 
 /// The version of the program that computes sums and lays them out: another version may classify
 /// stacks differently, so that its sums are removed and made again.
-pub const SUM_MAKER: &str = concat!("5 ", env!("CARGO_PKG_VERSION"));
+pub const SUM_MAKER: &str = concat!("6 ", env!("CARGO_PKG_VERSION"));
 
 /// Profiles that have no sum yet.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 use crate::hotspot::code_cache::interpreter_codelets::InterpreterCodelet;
 use crate::types::Avma;
 
+const MONITORENTER: u8 = 194;
 const WIDE: u8 = 196;
 const BREAKPOINT: u8 = 202;
 const INVOKEDYNAMIC: u8 = 186;
@@ -72,9 +73,21 @@ impl BytecodeTemplates {
         }
     }
 
+    /// Returns the index of the bytecode that runs in a frame whose pointer says `bci`; `None` if
+    /// what stands there isn't what the frame's code is for.
+    pub(crate) fn running(&self, expected: ExpectedBytecode, code: &[u8], bci: u16) -> Option<u16> {
+        let fits = |bci: &u16| code.get(usize::from(*bci)).is_some_and(|code| self.fits(expected, *code));
+        // `monitorenter` sets the pointer to the next bytecode before it locks: openjdk
+        // src/hotspot/cpu/x86/templateTable_x86.cpp, `TemplateTable::monitorenter`.
+        let is_locking = expected == ExpectedBytecode::Bytecode(MONITORENTER);
+        let before = bci.checked_sub(1).filter(|_| is_locking);
+        let enters = |bci: &u16| code.get(usize::from(*bci)) == Some(&MONITORENTER);
+        Some(bci).filter(fits).or_else(|| before.filter(enters))
+    }
+
     /// Returns true if the bytecode at an index, as it stands in memory, is what the frame's code
     /// is for.
-    pub(crate) fn fits(&self, expected: ExpectedBytecode, in_memory: u8) -> bool {
+    fn fits(&self, expected: ExpectedBytecode, in_memory: u8) -> bool {
         let java = self.java_codes.get(usize::from(in_memory)).copied().unwrap_or(in_memory);
         // A prefix or a breakpoint stands in place of the bytecode that runs.
         if matches!(in_memory, WIDE | BREAKPOINT) {
@@ -144,6 +157,19 @@ mod tests {
         );
         assert!(!templates.fits(ExpectedBytecode::Invoke, 187));
         assert!(templates.fits(ExpectedBytecode::Bytecode(187), BREAKPOINT));
+    }
+
+    #[test]
+    fn a_monitor_is_entered_with_the_pointer_behind_its_bytecode() {
+        let (load, enter, exit, invoke) = (0x2a, MONITORENTER, 195, 182);
+        let code = [load, enter, load, invoke, 0, WIDE, exit];
+        let templates = BytecodeTemplates::new(&[codelet("monitorenter", Some(enter), 0x1000)]);
+        let expected = templates.expected(Avma(0x1010));
+        let running = |bci| templates.running(expected, &code, bci);
+        assert_eq!([running(2), running(1)], [Some(1); 2]);
+        assert_eq!([running(0), running(3), running(6), running(7), running(u16::MAX)], [None; 5]);
+        let other = |bci| templates.running(ExpectedBytecode::Invoke, &code, bci);
+        assert_eq!([other(3), other(4), other(2)], [Some(3), None, None], "others stay where they are");
     }
 
     #[test]

@@ -424,11 +424,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         let bci = bcp_offset.checked_sub(info.code_offset).and_then(|bci| u16::try_from(bci).ok());
         // The method is sure, where in it may not be: the pointer isn't set yet, or belongs to
         // something else.
-        let is_sure = |bci: &u16| {
-            let code = info.code.get(usize::from(*bci));
-            code.is_some_and(|code| self.templates.fits(expected, *code))
-        };
-        let frame = match bci.filter(is_sure) {
+        let running = bci.and_then(|bci| self.templates.running(expected, &info.code, bci));
+        let frame = match running {
             Some(bci) => frame(info, bci.into(), ExecutionMode::Interpreted),
             None => JavaFrame { line: 0, ..frame(info, scope_descs::ENTRY_BCI, ExecutionMode::Interpreted) },
         };

@@ -1,7 +1,7 @@
 //! Samples by function: its own, those of the JVM and the kernel on its behalf, and all with it on
 //! the stack; by line and by how it ran.
 
-use super::{CallStep, EXECUTION_MODES, NodeKind, TreeBuilder};
+use super::{CallStep, EXECUTION_MODES, NodeKind, TreeBuilder, UNKNOWN_CODE};
 
 /// Different lines counted for one function.
 const MAX_LINES: usize = 256;
@@ -109,12 +109,13 @@ impl TreeBuilder {
     }
 
     /// Returns true if a function is what the time of the kernel, the JVM and native code below it
-    /// is attributed to. A Java method without a name is.
+    /// is attributed to. A Java method without a name is; the cause of a wait isn't, which is that
+    /// of its caller.
     pub(super) fn takes_callees(&self, step: &CallStep) -> bool {
         let function = self.functions[step.function.0 as usize];
         match function.kind {
             NodeKind::Java | NodeKind::Jit => true,
-            NodeKind::Marker => !self.is_truncation(function),
+            NodeKind::Marker => self.strings[function.name as usize].starts_with(UNKNOWN_CODE),
             _ => false,
         }
     }

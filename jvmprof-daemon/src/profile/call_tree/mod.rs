@@ -395,11 +395,20 @@ fn count_line(lines: &mut SmallVec<[(u32, u64); 1]>, line: u32, count: u64) {
     }
 }
 
+/// The begin of the names of code without a name.
+const UNKNOWN_CODE: &str = "[unknown";
+
+/// The begins of the names of what isn't code and has no mapping: causes of waits, and time and
+/// allocations of which no stack was taken.
+const NO_CODE: [&str; 4] =
+    ["[wait: ", "[not sampled]", "[stolen by the hypervisor]", "[no allocation site sampled]"];
+
 /// Returns what kind of code a function is, by its mapping's kind and its name: in the mapping of
 /// a JVM's code, names in brackets are those of stubs.
 fn kind_of(mapped: NodeKind, name: &str) -> NodeKind {
     match mapped {
-        _ if name.starts_with("[truncated") || name.starts_with("[unknown") => NodeKind::Marker,
+        _ if name.starts_with("[truncated") || name.starts_with(UNKNOWN_CODE) => NodeKind::Marker,
+        NodeKind::Native if NO_CODE.iter().any(|begin| name.starts_with(begin)) => NodeKind::Marker,
         NodeKind::Java if name.starts_with('[') => NodeKind::Stub,
         mapped => mapped,
     }

@@ -260,7 +260,12 @@ fn tree(
     builder.count_processes(grouping.processes);
     let group = |labels: &LabelSet| grouping.group(labels);
     builder.add_batch(batch, number, group);
-    let times = builder.sample_times(batch, group, max_nodes);
+    // Of wall-clock time only samples on the CPU have one: a part by these would have no waits, and
+    // counts instead of nanoseconds.
+    let times = match batch.event {
+        EventType::Wall => SampleTimes::default(),
+        _ => builder.sample_times(batch, group, max_nodes),
+    };
     (builder.finish(max_nodes), times)
 }
 

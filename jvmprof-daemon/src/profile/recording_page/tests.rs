@@ -128,6 +128,17 @@ fn the_times_of_samples_and_other_events_know_the_process_too() {
 }
 
 #[test]
+fn wall_clock_time_has_no_parts_since_its_waits_have_no_times() {
+    let mut batch = batch(&["main"], &[("java", "1")]);
+    batch.series[0].samples[0].times = vec![7, 8, 9];
+    let times = |event| {
+        let of_event = Batch { event, ..batch.clone() };
+        data(&page(&of_event, "t"))["times"][0]["nodes"].clone()
+    };
+    assert_eq!([EventType::Cpu, EventType::Wall].map(times), [json!([1]), json!([])]);
+}
+
+#[test]
 fn threads_have_a_node_each_where_they_are_to_be_apart() {
     let mut batch = batch(&["main"], &[("java", "1"), ("java", "2"), ("java", "2")]);
     for (series, thread) in batch.series.iter_mut().zip(["a", "b", "c"]) {

@@ -36,6 +36,9 @@ fn button(name: &str) -> String {
 /// The percents of the buttons, added.
 const SHARES: &str = "[...document.querySelectorAll('.activity-button b')].reduce((sum, it) => sum + parseFloat(it.textContent), 0)";
 
+/// The same of the kinds of threads.
+const THREAD_SHARES: &str = "[...document.querySelectorAll('.thread-button b')].reduce((sum, it) => sum + parseFloat(it.textContent), 0)";
+
 #[test]
 #[ignore = "needs Chromium"]
 fn a_recorded_page_says_where_the_time_goes_and_shows_a_part_alone() {
@@ -48,6 +51,10 @@ fn a_recorded_page_says_where_the_time_goes_and_shows_a_part_alone() {
     let names = browser.evaluate(&format!("{BUTTONS}.map((it) => it.children[1].textContent)"));
     assert_eq!(names, serde_json::json!(ALL));
     assert!((browser.evaluate(SHARES).as_f64().unwrap() - 100.0).abs() < 0.5);
+    let others = format!("parseFloat({}.querySelector('b').textContent)", button("Other processes"));
+    let [threads, others] = [THREAD_SHARES, others.as_str()].map(|it| browser.evaluate(it).as_f64().unwrap());
+    assert!(others > 1.0, "{others}");
+    assert!((threads + others - 100.0).abs() < 0.5, "both rows are shares of the same: {threads}, {others}");
 
     browser.point(&button("GC"), true);
     browser.wait_for(&format!("{TOTAL} === 720"));

@@ -100,6 +100,14 @@ function apart(one, other) {
   return Math.min(degrees, 360 - degrees);
 }
 
+test("causes of waits have a name of their own beside that of unknown code", () => {
+  const wait = { kind: "marker", name: "[wait: sleep]" };
+  const cut = { kind: "marker", name: "[truncated: x]" };
+  assert.deepEqual([wait, cut].map(jvmprof.kindName), ["Cause of a wait", "Unknown or truncated"]);
+  const last = (fns) => new jvmprof.Colours().legend(fns.map((fn) => ({ fn }))).at(-1).name;
+  assert.deepEqual([[wait, cut], [cut], []].map(last), ["Waits, unknown or truncated", "Unknown or truncated", "Unknown or truncated"]);
+});
+
 test("what colours stand for can be told apart, and frames have those of the legend", () => {
   const colours = new jvmprof.Colours();
   for (const theme of Object.keys(THEMES)) {

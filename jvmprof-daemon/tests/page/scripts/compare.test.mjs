@@ -37,6 +37,16 @@ test("counts that are estimates have the weight of their events", () => {
   assert.ok(said(bytes).includes("estimates") && !said(samples).includes("estimates"));
 });
 
+test("nothing is more than a side without samples, as in profile/comparison.rs, and the page says so", () => {
+  const none = { ...SIDE, events: 0, total: 0 };
+  const [shares, times] = ["share", "time"].map((by) => new jvmprof.Comparison([none, SIDE], by, "samples"));
+  assert.equal(shares.notice(), "There is nothing to compare: no samples before.");
+  assert.deepEqual([shares.z([0, 1000]), shares.isNoise([0, 1000])], [0, true]);
+  assert.ok(times.z([0, 1000]) > 3 && times.notice()[0].startsWith("Red is more"));
+  const never = new jvmprof.Comparison([SIDE, { ...none, duration_ns: 0 }], "time", "samples");
+  assert.deepEqual([never.z([1000, 0]), never.notice()], [0, "There is nothing to compare: no samples after."]);
+});
+
 test("a compared tree is as wide as both sides, with what only one of them has", () => {
   const data = treeOf([["main;stays", 30], ["main;new", 10]]);
   data.nodes.parent.push(1);

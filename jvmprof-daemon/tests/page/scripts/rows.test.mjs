@@ -35,6 +35,14 @@ test("rows of a drawn tree have the lines of the whole data, with what isn't sho
   assert.deepEqual(order.lines.map(({ line, self }) => [line, self]), [[57, 6], [60, 3]]);
 });
 
+test("a wait is attributed to its Java caller, as is the kernel's time, but a method without a name is a caller", () => {
+  const stacks = [["acme.Order.total;kernel:futex_wait;marker:[wait: sleep]", 7], ["acme.Order.total;marker:[unknown Java: read too late];kernel:clear_page", 2], ["marker:[not sampled]", 1]];
+  const waits = treeOf(stacks);
+  const { root } = jvmprof.buildTree(waits, jvmprof.functions(waits));
+  const attributed = jvmprof.functionRows(root).filter((row) => row.attributed).map((row) => [row.name, row.attributed]);
+  assert.deepEqual(attributed.sort(), [["[not sampled]", 1], ["[unknown Java: read too late]", 2], ["acme.Order.total", 7]]);
+});
+
 test("lines are compared by own work only where a function does some, and the table is about it", () => {
   const row = (attributed) => ({ attributed, total: 1000 });
   const weights = (column) => [0, 1, 50, 51, 1000].map((attributed) => jvmprof.lineWeight(row(attributed), column));

@@ -82,6 +82,36 @@ fn a_truncated_stack_is_attributed_to_its_leaf() {
 }
 
 #[test]
+fn a_wait_is_attributed_to_its_java_caller_recorded_or_read_from_pprof() {
+    let functions = [
+        ("[wait: sleep]", ""),
+        ("futex_wait", "[kernel.kallsyms]"),
+        ("acme.Order.total", "jvm"),
+        ("[not sampled]", ""),
+    ];
+    let mut of_pprof = TreeBuilder::default();
+    let profile = pprof(&functions, &[(&[1, 2, 3], 7), (&[4], 2)]);
+    of_pprof.add_pprof(&profile, &PprofSeries::default()).unwrap();
+    let mut recorded = TreeBuilder::default();
+    let path = [
+        step(&mut recorded, NodeKind::Java, "acme.Order.total", 3),
+        step(&mut recorded, NodeKind::Kernel, "futex_wait", 0),
+        step(&mut recorded, NodeKind::Marker, "[wait: sleep]", 0),
+    ];
+    recorded.add(&path, 7);
+    let path = [step(&mut recorded, NodeKind::Marker, "[not sampled]", 0)];
+    recorded.add(&path, 2);
+    for tree in [of_pprof, recorded].map(|builder| builder.finish(PAGE_NODES)) {
+        let kind = |name: &str| tree.top().find(|row| row.name == name).map(|row| row.kind);
+        let numbers = |name: &str| Value::from(row(&tree, name).as_array().unwrap()[..3].to_vec());
+        assert_eq!(numbers("acme.Order.total"), json!([0, 7, 7]));
+        assert_eq!(numbers("[wait: sleep]"), json!([7, 0, 7]));
+        assert_eq!(numbers("[not sampled]"), json!([2, 2, 2]));
+        assert_eq!(["[wait: sleep]", "[not sampled]"].map(kind), [Some(NodeKind::Marker); 2]);
+    }
+}
+
+#[test]
 fn a_base_is_counted_beside_the_tree() {
     let mut builder = TreeBuilder::default();
     add_page_clearing(&mut builder, 57, 6);
