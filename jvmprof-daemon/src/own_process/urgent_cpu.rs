@@ -2,8 +2,8 @@
 //!
 //! What reads sampled processes shouldn't wait for a CPU, since they may be gone soon. But on busy
 //! CPUs it displaces what is profiled. So it has a share of one CPU at a raised priority, of which
-//! some seconds can be taken at once: that is what the start of a JVM needs. Beyond it these threads
-//! have the default priority, and take turns with all others.
+//! some seconds can be taken at once: that is what the start of a JVM needs. Beyond it these
+//! threads have the default priority, and take turns with all others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

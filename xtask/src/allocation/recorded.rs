@@ -28,7 +28,7 @@ pub(super) struct RecordedAllocations {
 }
 
 #[derive(Debug, Deserialize)]
-struct AllocationSummary {
+struct RecordedSummary {
     allocation: AllocationSummary,
     losses: BTreeMap<String, u64>,
 }
@@ -63,7 +63,7 @@ impl RecordedAllocations {
     /// # Errors
     /// One of them can't be understood.
     pub(super) fn parse(folded: &str, json: &str) -> anyhow::Result<Self> {
-        let summary: AllocationSummary =
+        let summary: RecordedSummary =
             serde_json::from_str(json).with_context(|| format!("reading {json:?}"))?;
         let mut recorded = Self {
             events: summary.allocation.events,

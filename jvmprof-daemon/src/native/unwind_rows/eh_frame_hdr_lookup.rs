@@ -37,8 +37,8 @@ impl fmt::Debug for EhFrameHdrRows {
 }
 
 impl EhFrameHdrRows {
-    /// Opens a file's table; `None` for a file that has no such table, is too large, has another one
-    /// of its own, as Go's programs do, or has rows that lack functions' ends.
+    /// Opens a file's table; `None` for a file that has no such table, is too large, has another
+    /// one of its own, as Go's programs do, or has rows that lack functions' ends.
     ///
     /// # Errors
     /// A section can't be read.

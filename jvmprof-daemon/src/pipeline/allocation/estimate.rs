@@ -1,8 +1,8 @@
 //! Estimate of objects and bytes by stack, from kept events and censuses.
 //!
 //! Objects of one class and about one size, placed in one way, are a stratum. How much a stratum
-//! has is known from the censuses or counted by the kernel program, that of small objects better yet
-//! with the events that were kept; these say how that is spread over stacks.
+//! has is known from the censuses or counted by the kernel program, that of small objects better
+//! yet with the events that were kept; these say how that is spread over stacks.
 
 mod census;
 mod composite;

@@ -1,8 +1,8 @@
 //! Rows for the ends of functions, where the compiler describes only their beginnings.
 //!
 //! GCC before 4.5 has rows for how a frame is built, and none for how it is taken down: from the
-//! first `pop` to the `ret` the row is still that of the whole frame. Libraries in jars are built by
-//! such compilers so that they load everywhere (that of sqlite-jdbc 3.54 by 4.1). What the code
+//! first `pop` to the `ret` the row is still that of the whole frame. Libraries in jars are built
+//! by such compilers so that they load everywhere (that of sqlite-jdbc 3.54 by 4.1). What the code
 //! takes off the stack before it leaves is counted, and believed only if it is the whole frame.
 
 use iced_x86::{
@@ -21,8 +21,8 @@ use crate::types::Svma;
 /// Encodings of `DW_CFA_def_cfa_offset`, 8 and `DW_CFA_def_cfa`, `rsp`, 8 (DWARF 5, 7.24): the row
 /// of a frame that was taken down. The latter is also how a CIE begins.
 const TAKEN_DOWN: [&[u8]; 2] = [&[0x0e, 0x08], &[0x0c, 0x07, 0x08]];
-/// Bytes of `.eh_frame` that are searched for them, and for each of them, at least, where functions'
-/// ends aren't described. Other compilers write one for each 35 to 120.
+/// Bytes of `.eh_frame` that are searched for them, and for each of them, at least, where
+/// functions' ends aren't described. Other compilers write one for each 35 to 120.
 const SAMPLE: usize = 1 << 20;
 const BYTES_FOR_ONE: usize = 4 << 10;
 /// Bytes of the longest function that is decoded, and of all of a file's. SQLite's longest has 25
