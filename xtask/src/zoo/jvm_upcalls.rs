@@ -246,6 +246,12 @@ fn throws(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) -> bo
     let Some(simple) = to.class.strip_prefix("java/lang/") else { return false };
     match instruction {
         Instruction::Throws(names) => names.contains(&simple),
+        // Compiled code copies arrays without a call of the method, and calls the JVM for what it
+        // can't copy (openjdk src/hotspot/share/runtime/sharedRuntime.cpp, `slow_arraycopy_C`).
+        Instruction::Invoke { class, name, .. } if class == "java/lang/System" && name == "arraycopy" => {
+            let names = ["NullPointerException", "ArrayStoreException", "ArrayIndexOutOfBoundsException"];
+            names.contains(&simple)
+        }
         Instruction::Invoke { .. } => {
             simple == "NullPointerException" || classes.is_subtype(&to.class, "java/lang/LinkageError")
         }

@@ -1,8 +1,10 @@
 //! Tests that the checker finds planted errors, and passes true stacks. Line numbers are those of
 //! `xtask/zoo/testdata/Edges.java`.
 
+use super::class_file::{Instruction, Invoke};
 use super::class_path::ClassPath;
-use super::profile::{Code, CountedStack, ReportedFrame};
+use super::jvm_upcalls::from_instruction;
+use super::profile::{Code, CountedStack, JavaMethod, ReportedFrame};
 use super::stack_check::{Checker, StackFault};
 use super::test_stacks::{java, other, stack};
 
@@ -148,6 +150,24 @@ fn the_jvm_throws_what_the_instruction_can_throw() {
     assert!(!edge([made("ArrayIndexOutOfBoundsException"), caller(41)]));
     assert!(edge([made("ArithmeticException"), caller(41)]));
     assert!(!edge([made("ArithmeticException"), java(DERIVED, "other", INT, 29)]));
+}
+
+#[test]
+fn a_copy_of_an_array_throws_what_the_jvm_finds_in_it() {
+    let call = |name: &str| Instruction::Invoke {
+        kind: Invoke::Static,
+        class: "java/lang/System".to_owned(),
+        name: name.to_owned(),
+        descriptor: "(Ljava/lang/Object;ILjava/lang/Object;II)V".to_owned(),
+    };
+    let made = JavaMethod {
+        class: "java/lang/ArrayStoreException".to_owned(),
+        name: "<init>".to_owned(),
+        descriptor: "(Ljava/lang/String;)V".to_owned(),
+    };
+    let may_throw = |name: &str| from_instruction(&ClassPath::default(), &call(name), &made);
+    assert!(may_throw("arraycopy"));
+    assert!(!may_throw("identityHashCode"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Search for functions whose frame information has certain instructions: those whose code has to
-//! be decoded.
+//! be decoded; and the rows of a function.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use jvmprof_common::rows::Row;
 use memchr::memmem;
 
 use crate::native::byte_source::ByteSource;
@@ -44,4 +45,24 @@ pub(crate) fn instructions<S: ByteSource>(file: &ElfFile<S>, function: FdeRange)
     let piece = file.read_piece(&section, start.0 - section.address.0, end.0.saturating_sub(start.0));
     let Ok(code) = piece else { return Vec::new() };
     Decoder::with_ip(64, &code, start.0, DecoderOptions::NONE).into_iter().collect()
+}
+
+/// The rows of a function by its frame information, in order of addresses: evaluated once.
+#[derive(Debug)]
+pub(crate) struct FunctionRows(Vec<(u64, u64, Row)>);
+
+impl FunctionRows {
+    /// Evaluates the entry of a function.
+    pub(crate) fn of(frames: &CallFrames, function: FdeRange) -> Self {
+        let (_, _, entry) = function;
+        let mut rows = Vec::new();
+        frames.each_row(std::iter::once(entry), &mut |_, start, end, row| rows.push((start, end, row)));
+        Self(rows)
+    }
+
+    /// Returns the row for code at `pc`; `None` where there is none.
+    pub(crate) fn row(&self, pc: u64) -> Option<Row> {
+        let index = self.0.partition_point(|(start, ..)| *start <= pc).checked_sub(1)?;
+        self.0.get(index).filter(|(_, end, _)| pc < *end).map(|(.., row)| *row)
+    }
 }

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use jvmprof_common::rows::{self, CfaRule, RaRule, RbpRule, Row};
 
-use super::cfi_pattern_search::{FdeRange, functions_with, instructions};
+use super::cfi_pattern_search::{FunctionRows, functions_with, instructions};
 use super::row_overrides::RowOverride;
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfFile;
@@ -40,23 +40,6 @@ pub(crate) fn rows<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec
     functions
         .flat_map(|function| overrides(&FunctionRows::of(frames, function), &instructions(file, function)))
         .collect()
-}
-
-/// The rows of a function by its frame information, in order of addresses: evaluated once.
-struct FunctionRows(Vec<(u64, u64, Row)>);
-
-impl FunctionRows {
-    fn of(frames: &CallFrames, function: FdeRange) -> Self {
-        let (_, _, entry) = function;
-        let mut rows = Vec::new();
-        frames.each_row(std::iter::once(entry), &mut |_, start, end, row| rows.push((start, end, row)));
-        Self(rows)
-    }
-
-    fn row(&self, pc: u64) -> Option<Row> {
-        let index = self.0.partition_point(|(start, ..)| *start <= pc).checked_sub(1)?;
-        self.0.get(index).filter(|(_, end, _)| pc < *end).map(|(.., row)| *row)
-    }
 }
 
 fn overrides(rows: &FunctionRows, code: &[Instruction]) -> Vec<RowOverride> {

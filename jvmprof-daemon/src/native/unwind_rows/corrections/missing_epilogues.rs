@@ -12,6 +12,7 @@ use iced_x86::{
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Row};
 use memchr::memmem;
 
+use super::cfi_pattern_search::FunctionRows;
 use super::row_overrides::RowOverride;
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfFile, Section};
@@ -55,7 +56,7 @@ pub(crate) fn rows<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec
     let sections = file.code();
     let mut factory = InstructionInfoFactory::new();
     let mut left = MAX_CODE;
-    for (start, end) in frames.index.ranges() {
+    for ((start, end), entry) in frames.index.ranges().zip(frames.index.entries()) {
         let length = end.0.saturating_sub(start.0);
         if length > MAX_FUNCTION.min(left) {
             continue;
@@ -64,7 +65,8 @@ pub(crate) fn rows<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec
         let Some(bytes) = code(file, &sections, start, length) else { continue };
         let code: Vec<Instruction> =
             Decoder::with_ip(64, &bytes, start.0, DecoderOptions::NONE).into_iter().collect();
-        found.extend(epilogue_rows(&code, &mut factory, &|pc: u64| frames.row(Svma(pc))));
+        let own = FunctionRows::of(frames, (start, end, entry));
+        found.extend(epilogue_rows(&code, &mut factory, &|pc: u64| own.row(pc)));
         if found.len() > MAX_ROWS {
             found.truncate(MAX_ROWS);
             break;
