@@ -20,9 +20,18 @@ pub(in crate::app) fn duration(
         if range.contains(&duration) {
             return Ok(duration);
         }
-        let [least, most] = [range.start(), range.end()].map(|it| humantime::format_duration(*it));
+        let [least, most] = [range.start(), range.end()].map(|it| limit_text(*it));
         Err(format!("must be {least} at least and {most} at most"))
     }
+}
+
+/// `365 days`, which are `11months 30days 3h 50m 24s` for humantime.
+fn limit_text(limit: Duration) -> String {
+    let (seconds, day) = (limit.as_secs(), DAY.as_secs());
+    if seconds > day && seconds.is_multiple_of(day) {
+        return format!("{} days", seconds / day);
+    }
+    humantime::format_duration(limit).to_string()
 }
 
 /// Reads a number of bytes within this range: `512KiB`, `4MiB`, `1GiB`, or a plain number.
@@ -92,6 +101,19 @@ impl fmt::Display for ProcessArg {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_of_times_are_named_as_people_do() {
+        let said = |text: &str, range| duration(range)(text).expect_err("out of its range");
+        assert_eq!(
+            said("0s", Duration::from_millis(1)..=365 * DAY),
+            "must be 1ms at least and 365 days at most"
+        );
+        assert_eq!(
+            said("2h", Duration::from_secs(1)..=Duration::from_mins(90)),
+            "must be 1s at least and 1h 30m at most"
+        );
+    }
 
     #[test]
     fn bytes_have_units() {

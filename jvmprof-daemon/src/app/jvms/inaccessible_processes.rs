@@ -120,7 +120,11 @@ impl fmt::Display for InaccessibleProcesses {
                     SYS_PTRACE.name
                 ),
             };
-            writeln!(f, "  {} processes can't be looked at, and may be JVMs, {why}", self.count)?;
+            let them = match self.count {
+                1 => "1 process can't be looked at, and may be a JVM".to_owned(),
+                count => format!("{count} processes can't be looked at, and may be JVMs"),
+            };
+            writeln!(f, "  {them}, {why}")?;
         }
         if !self.called_java.is_empty() {
             let pids = self.called_java.iter().take(MAX_LISTED).map(u32::to_string).collect::<Vec<_>>();
@@ -167,6 +171,7 @@ mod tests {
             let said = InaccessibleProcesses::of(&denied, false, denial).map(|it| it.to_string());
             let said = said.unwrap_or_default();
             assert!(!said.contains("for lack of") && !said.contains("sudo"), "{said}");
+            assert!(said.starts_with("  1 process can't be looked at, and may be a JVM, "), "{said}");
         }
     }
 
