@@ -11,6 +11,7 @@ use divan::counter::ItemsCount;
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::folded_stacks::{self, Annotation};
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
+use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use jvmprof_daemon::profile::pprof::merge::{MAX_BYTES, Merger};
 use jvmprof_daemon::profile::pprof::{for_file, for_push, to_bytes};
 use jvmprof_daemon::types::{Avma, FileOffset};
@@ -104,10 +105,12 @@ fn fold(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn merge(bencher: Bencher<'_, '_>) {
     let batch = host();
-    let profiles: Vec<_> = batch.series.iter().map(|series| for_push(&batch, series)).collect();
+    let profiles: Vec<_> =
+        batch.series.iter().filter_map(|series| to_bytes(&for_push(&batch, series)).ok()).collect();
     bencher.counter(frames()).bench_local(|| {
         let mut merger = Merger::new(MAX_BYTES);
-        let added = profiles.iter().filter(|profile| merger.add(profile).is_ok()).count();
+        let decoded = profiles.iter().filter_map(|bytes| decode(bytes, DecodeLimits::default()).ok());
+        let added = decoded.filter(|profile| merger.add(profile).is_ok()).count();
         (added, merger.finish())
     });
 }

@@ -93,7 +93,7 @@ impl ConfigOption {
         parsed.map(|_| ()).map_err(|error| {
             let reason = reason(&error);
             // The error of a rule, which is a table, names what is wrong in it.
-            let is_shown = !self.is_secret() && !value.starts_with('{');
+            let is_shown = !self.is_secret() && !value.trim_start().starts_with('{');
             let rule = error.source().and_then(|source| source.downcast_ref::<RuleError>());
             InvalidValue {
                 text: if is_shown { format!("{value:?}: {reason}") } else { reason },

@@ -2,9 +2,10 @@
 
 /// Raises the priority of the calling thread, so that it runs soon after it wakes, also on a busy
 /// host: a sampled process may be gone some milliseconds later. The thread wakes seldom and
-/// briefly. Threads and processes that it starts from now on inherit this.
-pub fn raise_priority() {
-    set_niceness(-10);
+/// briefly. Threads and processes that it starts from now on inherit this. Returns false without
+/// the right to do so, `CAP_SYS_NICE`.
+pub fn raise_priority() -> bool {
+    set_niceness(-10)
 }
 
 /// Gives the calling thread the default priority.
@@ -50,11 +51,11 @@ fn set_io_priority(class: libc::c_int, level: libc::c_int) {
 }
 
 /// Sets the niceness of the calling thread. Without the right to do so (`CAP_SYS_NICE` for a
-/// negative one) it stays as it is, which only makes the thread slower.
-fn set_niceness(niceness: i32) {
-    if let Err(error) = rustix::process::setpriority_process(None, niceness) {
-        tracing::debug!(niceness, %error, "a thread's priority stays as it is");
-    }
+/// negative one) it stays as it is, which only makes the thread slower: false.
+fn set_niceness(niceness: i32) -> bool {
+    rustix::process::setpriority_process(None, niceness)
+        .inspect_err(|error| tracing::debug!(niceness, %error, "a thread's priority stays as it is"))
+        .is_ok()
 }
 
 #[cfg(test)]

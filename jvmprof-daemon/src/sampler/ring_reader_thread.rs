@@ -107,7 +107,7 @@ impl BackgroundSampler {
         let thread = std::thread::Builder::new()
             .name("rings".to_owned())
             .spawn(move || {
-                thread_priority::raise_priority();
+                let _ = thread_priority::raise_priority();
                 of_thread.run(&sender, &waited_on);
             })
             .map_err(|source| SamplerError::Thread { source })?;

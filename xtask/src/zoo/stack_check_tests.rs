@@ -1,7 +1,7 @@
 //! Tests that the checker finds planted errors, and passes true stacks. Line numbers are those of
 //! `xtask/zoo/testdata/Edges.java`.
 
-use super::class_file::{Instruction, Invoke};
+use super::class_file::{Instruction, InvokeKind};
 use super::class_path::ClassPath;
 use super::jvm_upcalls::from_instruction;
 use super::profile::{Code, CountedStack, JavaMethod, ReportedFrame};
@@ -155,7 +155,7 @@ fn the_jvm_throws_what_the_instruction_can_throw() {
 #[test]
 fn a_copy_of_an_array_throws_what_the_jvm_finds_in_it() {
     let call = |name: &str| Instruction::Invoke {
-        kind: Invoke::Static,
+        kind: InvokeKind::Static,
         class: "java/lang/System".to_owned(),
         name: name.to_owned(),
         descriptor: "(Ljava/lang/Object;ILjava/lang/Object;II)V".to_owned(),

@@ -82,7 +82,9 @@ impl BytecodeTemplates {
         let is_locking = expected == ExpectedBytecode::Bytecode(MONITORENTER);
         let before = bci.checked_sub(1).filter(|_| is_locking);
         let enters = |bci: &u16| code.get(usize::from(*bci)) == Some(&MONITORENTER);
-        Some(bci).filter(fits).or_else(|| before.filter(enters))
+        // Behind a `monitorenter` a prefix or a breakpoint isn't the one that runs.
+        let exact = Some(bci).filter(|bci| !is_locking || enters(bci)).filter(fits);
+        exact.or_else(|| before.filter(enters)).or_else(|| Some(bci).filter(fits))
     }
 
     /// Returns true if the bytecode at an index, as it stands in memory, is what the frame's code
@@ -168,6 +170,8 @@ mod tests {
         let running = |bci| templates.running(expected, &code, bci);
         assert_eq!([running(2), running(1)], [Some(1); 2]);
         assert_eq!([running(0), running(3), running(6), running(7), running(u16::MAX)], [None; 5]);
+        let prefixed = [load, enter, WIDE, load, 0, 1];
+        assert_eq!(templates.running(expected, &prefixed, 2), Some(1), "a prefix fits anything");
         let other = |bci| templates.running(ExpectedBytecode::Invoke, &code, bci);
         assert_eq!([other(3), other(4), other(2)], [Some(3), None, None], "others stay where they are");
     }

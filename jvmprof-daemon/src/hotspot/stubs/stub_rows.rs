@@ -13,6 +13,7 @@ use super::piece_shape::{PieceShape, SpanStart};
 use super::{BlobKind, RowSpan, analyze_piece, kind_of_blob, kind_of_codelet};
 use crate::hotspot::{InterpreterCodelet, StubBlob};
 use crate::intern::Interner;
+use crate::own_process::thread_priority;
 use crate::types::Avma;
 
 /// Unwind rows of a JVM's stubs, interpreter and adapters.
@@ -77,7 +78,10 @@ impl PieceShapes {
             AnalysesOnDisk::encode(state.known.get_or_insert_default())
         };
         let on_disk = Arc::clone(on_disk);
-        let write = move || on_disk.store(&encoded);
+        let write = move || {
+            thread_priority::lower_priority_and_io();
+            on_disk.store(&encoded);
+        };
         match thread::Builder::new().name("stub-analyses".to_owned()).spawn(write) {
             Ok(started) => *writer = Some(started),
             Err(error) => tracing::debug!(%error, "no thread to write analyses of stubs to disk"),

@@ -21,6 +21,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use super::process_perf_map::ProcessPerfMap;
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::native::open_file::open_folder_in_root;
+use crate::own_process::thread_priority;
 
 const MS: u64 = 1_000_000;
 /// Interval of reading a map that changes all the time. One that changes seldom is read at once.
@@ -98,7 +99,10 @@ impl WatcherThread {
         let inotify_loop = InotifyLoop::new(Arc::downgrade(&incoming), Arc::clone(&wake));
         std::thread::Builder::new()
             .name("jit-maps".to_owned())
-            .spawn(move || inotify_loop.run())
+            .spawn(move || {
+                thread_priority::default_priority();
+                inotify_loop.run();
+            })
             .map_err(PerfMapWatchError::Thread)?;
         Ok(Self { incoming, wake })
     }

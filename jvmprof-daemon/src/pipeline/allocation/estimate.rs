@@ -128,12 +128,9 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64, read: Option<f64>
     let rest = (total - counted).max(0.0);
     let naive: f64 = strata.iter().map(|sums| sums.naive_bytes).sum();
     let naive_scale = if naive > 0.0 { rest / naive } else { 0.0 };
-    let is_blind = |sums: &StratumSums| {
-        let expected = |read: f64| sums.naive_objects * naive_scale * read / rest.max(1.0);
-        read.is_none_or(|read| sums.draws >= BLIND_DRAWS && expected(read) >= BLIND_OBJECTS)
-    };
     for sums in strata.iter_mut() {
-        if sums.bytes <= 0.0 && sums.counted_bytes <= 0.0 && is_blind(sums) {
+        let is_unseen = sums.bytes <= 0.0 && sums.counted_bytes <= 0.0;
+        if is_unseen && read.is_none_or(|read| is_invisible(sums, read, naive)) {
             sums.bytes = sums.naive_bytes * naive_scale;
             sums.objects = sums.naive_objects * naive_scale;
             sums.is_naive = sums.bytes > 0.0;
@@ -148,6 +145,13 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64, read: Option<f64>
         sums.objects = sums.objects * scale + sums.counted_objects * counted_scale;
     }
     scale
+}
+
+/// Returns true if censuses that have read `read` bytes and no object of a stratum can't see it.
+/// `naive`: the bytes of all strata by their events.
+fn is_invisible(sums: &StratumSums, read: f64, naive: f64) -> bool {
+    let expected = sums.naive_objects * read / naive.max(1.0);
+    sums.draws >= BLIND_DRAWS && expected >= BLIND_OBJECTS
 }
 
 /// The parts of the bytes of a class.

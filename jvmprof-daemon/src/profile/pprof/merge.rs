@@ -29,7 +29,7 @@ pub enum MergeError {
 }
 
 /// Collects profiles into one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Merger {
     max_bytes: usize,
     strings: PprofStrings,
@@ -104,7 +104,17 @@ impl<K: Hash + Eq, V> EntryTable<K, V> {
 impl Merger {
     /// Makes an empty merger. `max_bytes`: of the result, mostly [`MAX_BYTES`].
     pub fn new(max_bytes: usize) -> Self {
-        Self { max_bytes, ..Self::default() }
+        Self {
+            max_bytes,
+            strings: PprofStrings::default(),
+            mappings: EntryTable::default(),
+            functions: EntryTable::default(),
+            locations: EntryTable::default(),
+            samples: EntryTable::default(),
+            comments: Vec::new(),
+            head: None,
+            held_bytes: 0,
+        }
     }
 
     /// Adds a profile.

@@ -11,6 +11,7 @@ use aya::programs::UProbe;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeLink, UProbeLinkId, UProbeScope};
 
 use super::object::{load_program, load_tail_calls, program, program_error, run_time};
+use crate::own_process::thread_priority;
 use crate::sampler::counts::ProgramRunTime;
 use crate::sampler::error::SamplerError;
 use crate::types::FileOffset;
@@ -206,6 +207,10 @@ fn take_link(ebpf: &mut Ebpf, name: &'static str, link: UProbeLinkId) -> Option<
 /// Detaches probes on a thread of its own: the kernel takes a tenth of a second for each, in which
 /// the ring buffer has to be read.
 fn close_links(links: Vec<UProbeLink>) {
+    let detach = move || {
+        thread_priority::default_priority();
+        drop(links);
+    };
     // Without a thread they are dropped here.
-    let _ = std::thread::Builder::new().name("uprobe-detach".to_owned()).spawn(move || drop(links));
+    let _ = std::thread::Builder::new().name("uprobe-detach".to_owned()).spawn(detach);
 }

@@ -6,7 +6,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use toml::de::ValueDeserializer;
 
 use crate::export::push::check_header;
@@ -70,7 +71,7 @@ pub enum InvalidAddress {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct AddressFields {
     address: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "headers")]
     headers: BTreeMap<String, String>,
     #[serde(alias = "ca_file")]
     ca_file: Option<PathBuf>,
@@ -83,6 +84,12 @@ struct AddressFields {
     bearer_token_file: Option<PathBuf>,
     #[serde(alias = "basic_auth_file")]
     basic_auth_file: Option<PathBuf>,
+}
+
+/// Reads headers. The error that serde has by itself shows the value, which may be a secret.
+fn headers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    BTreeMap::deserialize(from)
+        .map_err(|_| D::Error::custom("headers isn't a table of texts, such as { x-team = \"shop\" }"))
 }
 
 impl BackendAddress {
@@ -183,6 +190,11 @@ mod tests {
         let text = "{ address = 'a:1', headers = { x-key = 'hidden' } }";
         let parsed: BackendAddress = text.parse().expect("an address");
         assert!(!format!("{parsed:?}").contains("hidden"), "{parsed:?}");
+        for headers in ["'x-key=hidden'", "{ x-key = ['hidden'] }", "['hidden']"] {
+            let text = format!("{{ address = 'a:1', headers = {headers} }}");
+            let error = text.parse::<BackendAddress>().expect_err("it is no table of texts").to_string();
+            assert!(!error.contains("hidden") && error.contains("a table of texts"), "{error}");
+        }
         let text = "{ address = 'a:1', headers = { x-key = \"hidden\\u0001\" } }";
         let error = text.parse::<BackendAddress>().expect_err("no header").to_string();
         assert!(error.contains("x-key") && !error.contains("hidden"), "{error}");

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use super::census::{CensusErrors, LARGEST_SMALL};
-use super::{BLIND_DRAWS, Placement, Stratum, StratumSums};
+use super::{Placement, Stratum, StratumSums, is_invisible};
 use crate::types::FastHasher;
 
 /// Censuses from which on their errors are known well enough.
@@ -98,9 +98,12 @@ pub(super) fn combine(
             variances.insert(*class, share * share * of_sum + combined);
         }
     }
+    let inside = own.iter().filter(|(stratum, _)| is_inside(&strata[*stratum as usize]));
+    let naive_bytes: f64 = inside.map(|(_, sums)| sums.naive_bytes).sum();
     // What censuses can't see counts by its events alone, in the end.
     let is_combined = |stratum: u32, sums: &StratumSums| {
-        is_small(&strata[stratum as usize]) && (sums.bytes > 0.0 || sums.draws < BLIND_DRAWS)
+        is_small(&strata[stratum as usize])
+            && (sums.bytes > 0.0 || !is_invisible(sums, errors.read(), naive_bytes))
     };
     let mut combined: Vec<&mut StratumSums> = Vec::new();
     for (stratum, sums) in own.iter_mut().filter(|(stratum, sums)| is_combined(*stratum, sums)) {

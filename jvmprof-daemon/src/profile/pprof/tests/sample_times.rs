@@ -1,5 +1,8 @@
 //! The times of samples in a profile.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use std::ops::Range;
 
 use crate::profile::model::{FrameKind, Sample, Series};
@@ -104,4 +107,9 @@ fn broken_times_are_refused_and_the_profile_stays_as_it_was() {
     assert!(matches!(no_base64, InvalidSampleTimes::Base64(_)), "{no_base64}");
     let empty = broken(&|profile| text(profile, &|_| "jvmprof sample times: ".to_owned()));
     assert_eq!(empty, InvalidSampleTimes::Length);
+    for bytes in [&[0x80][..], &[0xff, 0xff, 0xff, 0xff, 0x1f], &[0x80; 11]] {
+        let packed = format!("jvmprof sample times: {}", STANDARD.encode(bytes));
+        let number = broken(&|profile| text(profile, &|_| packed.clone()));
+        assert_eq!(number, InvalidSampleTimes::Length, "{bytes:?}");
+    }
 }
