@@ -70,7 +70,7 @@ impl Balance {
         let burst = self.share * BURST.as_secs_f64();
         let elapsed = now.saturating_duration_since(self.updated).as_secs_f64();
         self.updated = now;
-        self.left = (self.left + elapsed * self.share - used.as_secs_f64()).min(burst);
+        self.left = (self.left + elapsed * self.share).min(burst) - used.as_secs_f64();
         self.counts.used += used;
         if self.is_exhausted {
             self.is_exhausted = self.share <= 0.0 || self.left < burst * RAISE_FROM;
@@ -152,6 +152,7 @@ mod tests {
         let share = urgent.as_secs_f64() / 100.0;
         assert!((0.24..0.27).contains(&share), "{share}");
         now += Duration::from_secs(1000);
+        assert!(balance.update(Duration::ZERO, now));
         assert!(balance.update(999 * MS, now));
         assert!(!balance.update(2 * MS, now), "what isn't used doesn't add up");
     }
