@@ -117,7 +117,8 @@ pub struct AllocationRecord {
     /// The bytes that decided by chance whether the event is kept, and the mean distance then.
     pub weighed_bytes: u64,
     pub interval: u64,
-    /// The bytes in buffers that the object is a draw from; 0: it is none, as outside.
+    /// The bytes in buffers that the object is a draw from; 0: it is none. One outside is one if its
+    /// thread has given its buffer up for it.
     pub drawn_bytes: u64,
 }
 

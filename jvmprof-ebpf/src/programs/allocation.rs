@@ -185,14 +185,12 @@ fn follow(allocation: &AllocationEvent) -> Option<SampleDraw> {
         *state = new_thread(allocation, allocated);
     }
     let mut weighed = SampleDraw::default();
-    if allocation.is_outside() {
-        state.outside += allocation.object_bytes;
-        add_outside(allocation, totals);
-        weighed.bytes = allocation.object_bytes;
-    } else {
-        let used = (allocated - state.allocated).saturating_sub(state.outside);
+    let own = if allocation.is_outside() { allocation.object_bytes } else { 0 };
+    let used = (allocated - state.allocated).saturating_sub(state.outside + own);
+    // For an object outside a buffer is given up, too, where then there is no room for one with it
+    // (openjdk 11 share/gc/g1/g1Allocator.cpp, `unsafe_max_tlab_alloc`: at the end of a region).
+    if !allocation.is_outside() || used != 0 {
         add!(totals, inside, used);
-        add_first(allocation, totals);
         let collections = allocation.collections();
         let is_filled = state.collections == collections;
         // What a thread allocates first, or first after a collection, depends on where it was, and
@@ -203,7 +201,7 @@ fn follow(allocation: &AllocationEvent) -> Option<SampleDraw> {
         state.outside = 0;
         state.tlab_start = allocation.tlab_start;
         state.tlab_bytes = allocation.tlab_bytes;
-        state.large_first = allocation.large_bytes();
+        state.large_first = if allocation.is_outside() { 0 } else { allocation.large_bytes() };
         state.collections = collections;
         state.has_filled = u64::from(is_filled);
         state.undrawn += used;
@@ -211,6 +209,14 @@ fn follow(allocation: &AllocationEvent) -> Option<SampleDraw> {
             weighed.drawn = state.undrawn;
             state.undrawn = 0;
         }
+    } else {
+        state.outside += own;
+    }
+    if allocation.is_outside() {
+        add_outside(allocation, totals);
+        weighed.bytes = weighed.drawn + own;
+    } else {
+        add_first(allocation, totals);
         weighed.bytes = match (weighed.drawn, used) {
             // Its first buffer gives none up.
             (0, 0) => allocation.tlab_bytes,

@@ -40,7 +40,8 @@ enum Placement {
     Outside,
 }
 
-/// The weights of an event: as itself, and a large object as one of the first of their buffers.
+/// The weights of an event: as itself, and a large object as one of the first of their buffers, or
+/// one outside as a draw from those inside.
 pub(super) type EventWeights = (SampleWeight, Option<SampleWeight>);
 
 /// Sums of one stratum in one process, in this window.
@@ -259,7 +260,9 @@ impl StratumTable {
     ) -> EventWeights {
         let mut weigh_as = |placement, events| self.weigh_as(key, class, record, placement, events);
         match (record.tlab_bytes, record.object_bytes, record.drawn_bytes) {
-            (0, ..) => (weigh_as(Placement::Outside, 1), None),
+            (0, _, 0) => (weigh_as(Placement::Outside, 1), None),
+            // It is outside, and its buffer was given up for it.
+            (0, ..) => (weigh_as(Placement::Outside, 1), Some(weigh_as(Placement::Inside, 0))),
             (_, ..LARGE_OBJECT, _) => (weigh_as(Placement::Inside, 1), None),
             (_, _, 0) => (weigh_as(Placement::LargeFirst, 1), None),
             _ => (weigh_as(Placement::Inside, 1), Some(weigh_as(Placement::LargeFirst, 0))),

@@ -118,6 +118,27 @@ mod tests {
     }
 
     #[test]
+    fn an_object_outside_for_which_a_buffer_was_given_up_is_a_draw_from_those_inside() {
+        let mut strata = StratumTable::default();
+        let record = |drawn_bytes| AllocationRecord {
+            object_bytes: 4_000,
+            drawn_bytes,
+            weighed_bytes: drawn_bytes + 4_000,
+            ..AllocationRecord::default()
+        };
+        let name: Arc<str> = "byte[]".into();
+        let mut weigh =
+            |drawn_bytes| strata.weigh(ProcessKey::numbered(1), Some(&name), &record(drawn_bytes));
+        let (as_itself, as_draw) = weigh(BUFFER);
+        let as_draw = as_draw.expect("a draw");
+        assert_eq!([as_itself.events, as_draw.events], [1, 0], "it is one event");
+        assert_eq!([as_itself.value, as_draw.value], [4_000, BUFFER]);
+        assert_ne!(as_itself.stratum, as_draw.stratum);
+        let (other, None) = weigh(0) else { panic!("its thread has its buffer still") };
+        assert_eq!((other.value, other.stratum), (4_000, as_itself.stratum));
+    }
+
+    #[test]
     fn a_small_object_stands_for_its_buffer() {
         let record = AllocationRecord {
             object_bytes: 1000,
