@@ -75,6 +75,8 @@ pub(super) struct StratumTable {
     classes: Vec<u32>,
     class_numbers: HashMap<Option<Arc<str>>, u32>,
     sums: HashMap<(ProcessKey, u32), StratumSums, FastHasher>,
+    /// Bytes of the smallest object that was outside buffers without ending one, of each process.
+    least_outside: HashMap<ProcessKey, u64>,
 }
 
 /// Totals of what a process has allocated in a window, bytes.
@@ -229,6 +231,7 @@ impl StratumTable {
         self.classes.clear();
         self.class_numbers.clear();
         self.sums.clear();
+        self.least_outside.clear();
     }
 
     fn number(&mut self, mut stratum: Stratum) -> u32 {
@@ -258,6 +261,10 @@ impl StratumTable {
         class: Option<&Arc<str>>,
         record: &AllocationRecord,
     ) -> EventWeights {
+        if record.tlab_bytes == 0 && record.drawn_bytes == 0 {
+            let least = self.least_outside.entry(key).or_insert(u64::MAX);
+            *least = record.object_bytes.min(*least);
+        }
         let mut weigh_as = |placement, events| self.weigh_as(key, class, record, placement, events);
         match (record.tlab_bytes, record.object_bytes, record.drawn_bytes) {
             (0, _, 0) => (weigh_as(Placement::Outside, 1), None),
@@ -284,7 +291,9 @@ impl StratumTable {
         // The object at which a buffer ended is drawn from the buffer's bytes; any other event is an
         // object by itself.
         let bytes = match (placement, record.drawn_bytes) {
-            (Placement::Inside, 1..) => draws::bytes_inside(record),
+            (Placement::Inside, 1..) => {
+                draws::bytes_inside(record, self.least_outside.get(&key).copied().unwrap_or(u64::MAX))
+            }
             _ => object_bytes as f64,
         };
         let value = bytes / probability(record.weighed_bytes, record.interval);
