@@ -188,8 +188,8 @@ fn follow(allocation: &AllocationEvent) -> Option<SampleDraw> {
     let own = if allocation.is_outside() { allocation.object_bytes } else { 0 };
     let used = (allocated - state.allocated).saturating_sub(state.outside + own);
     // For an object outside a buffer is given up, too, where then there is no room for one with it
-    // (openjdk 11 share/gc/g1/g1Allocator.cpp, `unsafe_max_tlab_alloc`: at the end of a region). One
-    // that a collection has taken was given up for no object: the next event in a buffer has it.
+    // (openjdk 11 share/gc/g1/g1Allocator.cpp, `unsafe_max_tlab_alloc`: at the end of a region). A
+    // buffer that a collection has taken is the next event's, if that is in a buffer.
     let gives_up = !allocation.is_outside() || used != 0 && state.collections == allocation.collections();
     if gives_up {
         add!(totals, inside, used);

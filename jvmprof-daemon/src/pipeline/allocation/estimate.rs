@@ -1,11 +1,10 @@
 //! Estimate of objects and bytes by stack, from kept events and censuses.
 //!
 //! Objects of one class and about one size, placed in one way, are a stratum. How much a stratum
-//! has is known from the censuses or counted by the kernel program, that of small objects better
-//! yet with the events that were kept; these say how that is spread over stacks.
+//! has is known from the censuses or counted by the kernel program; the events that were kept only
+//! say how that is spread over stacks.
 
 mod census;
-mod composite;
 mod draws;
 
 use std::collections::HashMap;
@@ -54,8 +53,6 @@ struct StratumSums {
     /// What they would stand for if nothing else were known.
     naive_bytes: f64,
     naive_objects: f64,
-    /// The squares of their bytes.
-    naive_squared: f64,
     /// How many of them were draws.
     draws: u32,
     /// What is known otherwise: by censuses, and of objects that are each an event.
@@ -78,6 +75,8 @@ pub(super) struct StratumTable {
     classes: Vec<u32>,
     class_numbers: HashMap<Option<Arc<str>>, u32>,
     sums: HashMap<(ProcessKey, u32), StratumSums, FastHasher>,
+    /// Bytes of the smallest object that was outside buffers without ending one, of each process.
+    least_outside: HashMap<ProcessKey, u64>,
 }
 
 /// Totals of what a process has allocated in a window, bytes.
@@ -109,9 +108,6 @@ const MAX_STRATA: usize = 65_536;
 /// e^-20.
 const BLIND_DRAWS: u32 = 8;
 const BLIND_OBJECTS: f64 = 20.0;
-/// Part of the bytes inside buffers, one of so many, from which on it matters that a collection has
-/// cut their buffers.
-const LEAST_CUT: u64 = 10;
 /// Weights of objects are counted in these parts.
 const UNIT: f64 = 65_536.0;
 
@@ -128,9 +124,12 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64, read: Option<f64>
     let rest = (total - counted).max(0.0);
     let naive: f64 = strata.iter().map(|sums| sums.naive_bytes).sum();
     let naive_scale = if naive > 0.0 { rest / naive } else { 0.0 };
+    let is_blind = |sums: &StratumSums| {
+        let expected = |read: f64| sums.naive_objects * naive_scale * read / rest.max(1.0);
+        read.is_none_or(|read| sums.draws >= BLIND_DRAWS && expected(read) >= BLIND_OBJECTS)
+    };
     for sums in strata.iter_mut() {
-        let is_unseen = sums.bytes <= 0.0 && sums.counted_bytes <= 0.0;
-        if is_unseen && read.is_none_or(|read| is_invisible(sums, read, naive)) {
+        if sums.bytes <= 0.0 && sums.counted_bytes <= 0.0 && is_blind(sums) {
             sums.bytes = sums.naive_bytes * naive_scale;
             sums.objects = sums.naive_objects * naive_scale;
             sums.is_naive = sums.bytes > 0.0;
@@ -147,13 +146,6 @@ fn scale_to_total(strata: &mut [&mut StratumSums], total: f64, read: Option<f64>
     scale
 }
 
-/// Returns true if censuses that have read `read` bytes and no object of a stratum can't see it.
-/// `naive`: the bytes of all strata by their events.
-fn is_invisible(sums: &StratumSums, read: f64, naive: f64) -> bool {
-    let expected = sums.naive_objects * read / naive.max(1.0);
-    sums.draws >= BLIND_DRAWS && expected >= BLIND_OBJECTS
-}
-
 /// The parts of the bytes of a class.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClassBytes {
@@ -162,14 +154,12 @@ struct ClassBytes {
     by_events: f64,
 }
 
-/// Returns how well each class is known. `variances`: of classes that are known by events, too.
-/// `scale`: what the censuses have was multiplied by.
+/// Returns how well each class is known. `scale`: what the censuses have was multiplied by.
 fn class_errors(
     own: &[(u32, &mut StratumSums)],
     strata: &[Stratum],
     classes: &[u32],
     errors: &CensusErrors,
-    variances: &HashMap<u32, f64, FastHasher>,
     scale: f64,
 ) -> Vec<(Arc<str>, ClassError)> {
     let mut by_class: HashMap<u32, (&Arc<str>, ClassBytes), FastHasher> = HashMap::default();
@@ -182,8 +172,7 @@ fn class_errors(
         *(if sums.is_naive { &mut bytes.by_events } else { &mut bytes.by_censuses }) += estimated;
     }
     let error = |(number, (class, bytes)): (u32, (&Arc<str>, ClassBytes))| {
-        let of_census = variances.get(&number).copied().or_else(|| errors.variance(number));
-        let of_census = of_census.map(|variance| variance * scale * scale);
+        let of_census = errors.variance(number).map(|variance| variance * scale * scale);
         let variance = match bytes {
             ClassBytes { by_events, .. } if by_events > 0.0 => None,
             ClassBytes { by_censuses, .. } if by_censuses > 0.0 => of_census,
@@ -242,6 +231,7 @@ impl StratumTable {
         self.classes.clear();
         self.class_numbers.clear();
         self.sums.clear();
+        self.least_outside.clear();
     }
 
     fn number(&mut self, mut stratum: Stratum) -> u32 {
@@ -271,6 +261,10 @@ impl StratumTable {
         class: Option<&Arc<str>>,
         record: &AllocationRecord,
     ) -> EventWeights {
+        if record.tlab_bytes == 0 && record.drawn_bytes == 0 {
+            let least = self.least_outside.entry(key).or_insert(u64::MAX);
+            *least = record.object_bytes.min(*least);
+        }
         let mut weigh_as = |placement, events| self.weigh_as(key, class, record, placement, events);
         match (record.tlab_bytes, record.object_bytes, record.drawn_bytes) {
             (0, _, 0) => (weigh_as(Placement::Outside, 1), None),
@@ -294,10 +288,12 @@ impl StratumTable {
         let object_bytes = record.object_bytes.max(1);
         let stratum =
             self.number(Stratum { class: class.cloned(), size_class: size_class(object_bytes), placement });
-        // The object at which a buffer ended is drawn from the buffer's bytes; any other event is
-        // an object by itself.
+        // The object at which a buffer ended is drawn from the buffer's bytes; any other event is an
+        // object by itself.
         let bytes = match (placement, record.drawn_bytes) {
-            (Placement::Inside, 1..) => draws::bytes_inside(record),
+            (Placement::Inside, 1..) => {
+                draws::bytes_inside(record, self.least_outside.get(&key).copied().unwrap_or(u64::MAX))
+            }
             _ => object_bytes as f64,
         };
         let value = bytes / probability(record.weighed_bytes, record.interval);
@@ -315,7 +311,6 @@ impl StratumTable {
         if placement != Placement::LargeFirst {
             sums.naive_bytes += value;
             sums.naive_objects += count;
-            sums.naive_squared += value * value;
             sums.draws += u32::from(record.drawn_bytes != 0);
         }
         weight
@@ -381,12 +376,6 @@ impl StratumTable {
             .map(|((_, stratum), sums)| (*stratum, sums))
             .collect();
         own.sort_by_key(|(stratum, _)| *stratum);
-        // Where collections cut many buffers, what is drawn isn't drawn by bytes.
-        let variances = if totals.cut <= totals.inside / LEAST_CUT {
-            composite::combine(&mut own, strata, &self.classes, &census.errors)
-        } else {
-            HashMap::default()
-        };
         let mut scale_inside = 0.0;
         for is_outside in [true, false] {
             let total = if is_outside { totals.outside } else { totals.inside } as f64;
@@ -400,7 +389,7 @@ impl StratumTable {
             let read = (has_census && !is_outside).then(|| census.errors.read());
             scale_inside = scale_to_total(&mut of_kind, total, read);
         }
-        let errors = class_errors(&own, strata, &self.classes, &census.errors, &variances, scale_inside);
+        let errors = class_errors(&own, strata, &self.classes, &census.errors, scale_inside);
         add_to_events(&mut own, strata, &self.numbers);
         let mut estimate = Estimate { errors, ..Estimate::default() };
         estimate.bytes_without_census = if has_census { totals.cut } else { totals.inside };

@@ -26,13 +26,6 @@ pub(in crate::pipeline::allocation) enum BufferGroup {
 
 const GROUPS: usize = 3;
 
-/// The largest [`size_class`](jvmprof_common::allocation::size_class) of small objects, 512 bytes:
-/// they are drawn by bytes. Of larger ones some may be drawn seldom or often, since others go
-/// outside where there is no room for them.
-pub(super) const LARGEST_SMALL: u32 = 9;
-/// The number under which these are counted beside the classes, as if they were one.
-const ALL_SMALL: u32 = u32::MAX;
-
 /// Sums that the censuses of a process have counted: objects and bytes by stratum, each buffer
 /// times the number of buffers that it stands for.
 #[derive(Debug, Default)]
@@ -243,9 +236,6 @@ impl GroupCensuses {
             sums.0 += weight * objects as f64;
             sums.1 += weight * bytes as f64;
             *of_classes.entry(strata.class_of(stratum)).or_default() += bytes;
-            if count.size_class <= LARGEST_SMALL {
-                *of_classes.entry(ALL_SMALL).or_default() += bytes;
-            }
         }
         for (class, bytes) in of_classes {
             let (sums, bytes) = (self.by_class.entry(class).or_default(), bytes as f64);
@@ -287,19 +277,8 @@ impl CensusSums {
 
 impl CensusErrors {
     /// Returns how many buffers were counted.
-    pub(super) fn buffers(&self) -> u32 {
+    fn buffers(&self) -> u32 {
         self.groups.iter().map(|group| group.buffers).sum()
-    }
-
-    /// Returns how many buffers one that was counted stands for in the mean, by bytes.
-    pub(super) fn mean_weight(&self) -> f64 {
-        let sum = |of: fn(&GroupErrors) -> f64| self.groups.iter().map(of).sum::<f64>();
-        sum(|group| group.bytes) / sum(|group| group.read).max(1.0)
-    }
-
-    /// Returns the variance of the bytes of all small objects: see [`Self::variance`].
-    pub(super) fn variance_of_small(&self) -> f64 {
-        self.variance(ALL_SMALL).unwrap_or_default()
     }
 
     /// Returns how many bytes were read, or would have been if each group were counted like the one

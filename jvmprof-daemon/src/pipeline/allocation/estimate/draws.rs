@@ -15,12 +15,15 @@ const REFILL_WASTE_FRACTION: f64 = 64.0;
 /// Returns how many bytes inside buffers a draw stands for, if all draws are kept: those that the
 /// buffer had, where the object is small. A larger one than the limit is drawn as often as one of
 /// the limit's size, so that it stands for more, and for less where few have room for it.
-pub(super) fn bytes_inside(record: &AllocationRecord) -> f64 {
+/// `least_outside`: bytes of the smallest object that went outside.
+pub(super) fn bytes_inside(record: &AllocationRecord, least_outside: u64) -> f64 {
     let (object, drawn) = (record.object_bytes.max(1) as f64, record.drawn_bytes as f64);
     // A new buffer has what the thread wants beside the object. The end of a region may have cut
     // one of the two.
     let buffer = record.drawn_bytes.max(record.tlab_bytes.saturating_sub(record.object_bytes));
     let limit = buffer.max(1) as f64 / REFILL_WASTE_FRACTION;
+    // ZGC's buffers are smaller than threads want, and the limit is of what these want.
+    let limit = if least_outside as f64 > 2.0 * limit { least_outside as f64 } else { limit };
     // As the first of its buffer it is inside, too.
     let first = object.min(limit);
     object / first * ((drawn - object).max(0.0) + first)
@@ -44,6 +47,7 @@ mod tests {
     /// them.
     struct Thread {
         sizes: [u64; 2],
+        limit: u64,
         random: Random,
         strata: StratumTable,
         free: u64,
@@ -55,28 +59,33 @@ mod tests {
     }
 
     impl Thread {
-        fn new(sizes: [u64; 2]) -> Self {
+        fn new(sizes: [u64; 2], limit: u64) -> Self {
             let random = Random(0x0ddb_a115_eed5_cafe);
             let strata = StratumTable::default();
-            Self { sizes, random, strata, free: 0, used: 0, inside: [0; 2], drawn: [(0, 0); 2] }
+            Self { sizes, limit, random, strata, free: 0, used: 0, inside: [0; 2], drawn: [(0, 0); 2] }
         }
 
         fn allocate(&mut self, bytes: u64, path: Option<usize>) {
             let fits = bytes <= self.free;
-            if !fits && self.free > BUFFER / 64 {
-                return;
-            }
+            let is_outside = !fits && self.free > self.limit;
             if !fits && let Some(path) = path {
+                let (tlab_bytes, drawn_bytes) = if is_outside { (0, 0) } else { (BUFFER + bytes, self.used) };
                 let record = AllocationRecord {
                     object_bytes: bytes,
-                    tlab_bytes: BUFFER + bytes,
-                    drawn_bytes: self.used,
+                    tlab_bytes,
+                    drawn_bytes,
                     ..AllocationRecord::default()
                 };
                 let name: Arc<str> = "byte[]".into();
                 let (weight, _) = self.strata.weigh(ProcessKey::numbered(1), Some(&name), &record);
+                if is_outside {
+                    return;
+                }
                 let (objects, all) = &mut self.drawn[path];
                 (*objects, *all) = (*objects + weight.count, *all + weight.value);
+            }
+            if is_outside {
+                return;
             }
             if let Some(path) = path.filter(|_| fits || bytes < LARGE_OBJECT) {
                 self.inside[path] += bytes;
@@ -100,13 +109,16 @@ mod tests {
 
     #[test]
     fn paths_whose_objects_have_unequal_sizes_have_the_bytes_that_they_allocate_inside_buffers() {
-        for (sizes, objects) in [
-            ([34_000, 64_000], 400_000),
-            ([8_504, 16_000], 400_000),
-            ([4_304, 8_000], 400_000),
-            ([600, 1_000], 2_000_000),
+        const LIMIT: u64 = BUFFER / 64;
+        for (sizes, limit, objects) in [
+            ([34_000, 64_000], LIMIT, 400_000),
+            ([8_504, 16_000], LIMIT, 400_000),
+            ([4_304, 8_000], LIMIT, 400_000),
+            ([600, 1_000], LIMIT, 2_000_000),
+            // Of a thread that wants larger buffers than there are.
+            ([8_504, 16_000], 8 * LIMIT, 400_000),
         ] {
-            let mut thread = Thread::new(sizes);
+            let mut thread = Thread::new(sizes, limit);
             thread.run(objects);
             let share = |of: [u64; 2]| of[0] as f64 / (of[0] + of[1]) as f64;
             let (expected, found) = (share(thread.inside), share(thread.drawn.map(|(_, bytes)| bytes)));
@@ -146,8 +158,8 @@ mod tests {
             drawn_bytes: 380_000,
             ..AllocationRecord::default()
         };
-        assert_eq!(bytes_inside(&record) as u64, 380_000);
+        assert_eq!(bytes_inside(&record, u64::MAX) as u64, 380_000);
         // The new buffer was cut by the end of a region.
-        assert_eq!(bytes_inside(&AllocationRecord { tlab_bytes: 2048, ..record }) as u64, 380_000);
+        assert_eq!(bytes_inside(&AllocationRecord { tlab_bytes: 2048, ..record }, 7_000) as u64, 380_000);
     }
 }

@@ -42,14 +42,9 @@ impl Simulation {
         let next = loop {
             let class = usize::from(self.random() < shares[0]);
             let path = usize::from(self.random() < shares[1]);
-            let fits = used + SIZES[class] <= TLAB;
-            // It goes outside, which is no matter of this test.
-            if !fits && TLAB - used > TLAB / 64 {
-                continue;
-            }
             let (objects, bytes) = &mut self.truth[class][path];
             (*objects, *bytes) = (*objects + 1, *bytes + SIZES[class]);
-            if !fits {
+            if used + SIZES[class] > TLAB {
                 break (class, path);
             }
             used += SIZES[class];
@@ -420,8 +415,8 @@ fn simulate_rare(random: &mut impl FnMut() -> f64, classes: &[Arc<JavaClass>; 2]
             let tlab = TlabRecord { used: TLAB, interval: 8 * TLAB, ..TlabRecord::default() };
             census.add_unscreened(&tlab, &TlabObjects { counts, first: None }, &mut strata);
         }
-        // The object at which it ended is a draw, of which 1 KiB of a larger one counts.
-        let ends = usize::from(random() < RARE * SIZES[1].min(TLAB / 64) as f64 / TLAB as f64);
+        // The object at which it ended is a draw from its bytes.
+        let ends = usize::from(random() < RARE * SIZES[1] as f64 / TLAB as f64);
         if random() < probability(TLAB, 4 * TLAB) {
             let record = AllocationRecord {
                 object_bytes: SIZES[ends],
