@@ -8,8 +8,11 @@
 //!
 //! ```text
 //! test esp, 15  je L  sub rsp, 8  call  add rsp, 8  jmp E  L: call
-//! E: pop reg, or movsd xmm, [rsp] and add rsp, 16  ...  jmp back
+//! E: [cmp rsp, [r15 + ...]  jb P  mov qword [r15 + ...], 0]
+//! P: pop reg, or movsd xmm, [rsp] and add rsp, 16  ...  jmp back
 //! ```
+//!
+//! What stands in brackets is of JDK 21 and later (`pop_cont_fastpath`).
 //!
 //! What lies after the call says how far the frame is away. Nothing else pops registers of
 //! arguments and jumps.
@@ -24,6 +27,12 @@ const SKIP_CALL_MASK: u64 = 0xff_ffff_ffff;
 const SKIP_CALL_BYTES: u64 = 9;
 /// Bytes of the other call, at most: `mov r10, imm64; call r10`.
 const MAX_CALL_BYTES: u64 = 13;
+/// `cmp rsp, [r15 + disp32]`, its length, and `jb rel8` behind it.
+const CMP_RSP: u64 = 0xa7_3b49;
+const CMP_RSP_BYTES: u64 = 7;
+const JB_SHORT: u64 = 0x72;
+/// Bytes from that branch to its target, at most: `mov qword [r15 + disp32], imm32`.
+const MAX_BRANCH: u64 = 11;
 /// Arguments in registers, at most: five, and eight in those of vectors.
 const MAX_ARGUMENTS: u32 = 13;
 /// `add rsp, 16`.
@@ -43,6 +52,14 @@ pub fn saved_arguments(target: &mut impl HotspotTarget, pc: Avma) -> u64 {
         }
         at += SKIP_CALL_BYTES + call;
         bytes = 8;
+    }
+    if target.read_object(at).unwrap_or(0) & 0xff_ffff == CMP_RSP {
+        let branch = target.read_object(at + CMP_RSP_BYTES).unwrap_or(0);
+        let distance = branch >> 8 & 0xff;
+        if branch & 0xff != JB_SHORT || distance > MAX_BRANCH {
+            return 0;
+        }
+        at += CMP_RSP_BYTES + 2 + distance;
     }
     let mut arguments = 0;
     while arguments < MAX_ARGUMENTS {
@@ -69,7 +86,10 @@ pub fn saved_arguments(target: &mut impl HotspotTarget, pc: Avma) -> u64 {
 /// Returns true if [`saved_arguments`] may begin with this word.
 #[inline(always)]
 pub(super) const fn may_begin(word: u64) -> bool {
-    word & SKIP_CALL_MASK == SKIP_CALL || pop_length(word) != 0 || is_vector_load(word)
+    word & SKIP_CALL_MASK == SKIP_CALL
+        || word & 0xff_ffff == CMP_RSP
+        || pop_length(word) != 0
+        || is_vector_load(word)
 }
 
 /// Returns the length of a `pop` of a register of arguments (rsi, rdx, rcx, r8, r9); 0 for any
