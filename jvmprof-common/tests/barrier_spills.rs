@@ -104,3 +104,37 @@ fn what_lies_below_a_frame_is_told_by_what_takes_it_off_again() {
         assert_eq!(spilled_bytes(&mut Code(code.concat()), Avma(0)), *bytes, "{code:02x?}");
     }
 }
+
+/// The begin of a native wrapper's way back from the JVM: the call returns to it, or it jumps over
+/// the other call.
+const SKIP_CALL: &[u8] = &[0x48, 0x83, 0xc4, 0x08, 0xe9, 5, 0, 0, 0, 0xe8, 1, 2, 3, 4];
+/// `cmp rsp, [r15 + 0x620]; jb 11; mov qword [r15 + 0x620], 0`, of JDK 25's.
+const POP_FASTPATH: &[u8] =
+    &[0x49, 0x3b, 0xa7, 0x20, 6, 0, 0, 0x72, 11, 0x49, 0xc7, 0x87, 0x20, 6, 0, 0, 0, 0, 0, 0];
+const POP_R9: &[u8] = &[0x41, 0x59];
+const POP_RDX: &[u8] = &[0x5a];
+const POP_RSI: &[u8] = &[0x5e];
+const MOVSD_XMM1: &[u8] = &[0xf2, 0x0f, 0x10, 0x0c, 0x24];
+const VMOVSD_XMM1: &[u8] = &[0xc5, 0xfb, 0x10, 0x0c, 0x24];
+
+#[test]
+fn arguments_that_a_native_wrapper_keeps_are_counted_by_what_takes_them_back() {
+    let cases: &[(&[&[u8]], u64)] = &[
+        (&[POP_RSI, JMP], 8),
+        (&[POP_R9, POP_RDX, POP_RSI, JMP], 24),
+        (&[SKIP_CALL, POP_RDX, POP_RSI, JMP], 24),
+        (&[POP_RDX, MOVSD_XMM1, ADD_16, POP_RSI, JMP], 32),
+        (&[SKIP_CALL, VMOVSD_XMM1, ADD_16, &[0xeb, 0]], 24),
+        (&[SKIP_CALL, POP_FASTPATH, POP_R9, POP_RDX, POP_RSI, JMP], 32),
+        (&[POP_FASTPATH, POP_RDX, POP_RSI, JMP], 16),
+        // What goes on otherwise, and registers that have no arguments.
+        (&[POP_FASTPATH, JMP], 0),
+        (&[POP_RDX, POP_RSI, &[0xc3]], 0),
+        (&[POP_RDX, &[0x5d], JMP], 0),
+        (&[VMOVSD_XMM1, JMP], 0),
+        (&[SKIP_CALL, JMP], 0),
+    ];
+    for (code, bytes) in cases {
+        assert_eq!(spilled_bytes(&mut Code(code.concat()), Avma(0)), *bytes, "{code:02x?}");
+    }
+}

@@ -325,6 +325,24 @@ fn once_frames_are_copied_the_entry_is_not_looked_for() {
     assert_eq!(enter(&mut thread, &unknown, BARRIER.begin + 7, ENTRY).0, Err(Stop::Frozen));
 }
 
+/// The JVM has frozen the frames of a thread that waits for a monitor: they are above its stack
+/// pointer, too, and the lowest one returns to where it was entered.
+#[test]
+fn a_thread_that_was_preempted_at_a_monitor_has_its_frames_in_the_chunk() {
+    for below in [64, 56, 16] {
+        let (mut thread, jvm) = thread();
+        let entered_from = ENTRY + u64::from(ENTRY_BYTES) + 8;
+        thread.words.0.extend([(entered_from, 0x7f11_0000_2000), (ENTRY - 8, RETURN)]);
+        let mut walk = FrozenWalk { thaw_words: 7, thawed_until: StackAddress(7), ..FrozenWalk::default() };
+        let stub = STUBS + u64::from(EXCEPTIONS.restore) + 33;
+        let entered = frozen_frames::enter(&caller(stub, ENTRY - below, 0), &mut thread, &jvm, &mut walk);
+        assert_eq!((entered, walk.entry.0, walk.thaw_words), (Ok(Avma(CHUNK)), ENTRY, 0), "{below}");
+        thread.words.0.insert(ENTRY - 8, COMPILED);
+        let entered = frozen_frames::enter(&caller(stub, ENTRY - below, 0), &mut thread, &jvm, &mut walk);
+        assert_eq!(entered, Err(Stop::Frozen), "{below}: the lowest frame returns elsewhere");
+    }
+}
+
 /// The stack pointer of the frames that were thawed.
 const THAWED: u64 = 0x7f00_0000_1010;
 

@@ -37,7 +37,7 @@ use cached_frames::{CachedFrame, Nmethod};
 use code_blobs::{frame_bytes, pointer};
 use compiled::c1_pushed_words::{self, ArrayCopyState};
 use compiled::instructions::LoadedCode;
-use compiled::{barrier_spills, epilogue, layout_at_pc, prologue, string_indexof};
+use compiled::{barrier_spills, epilogue, layout_at_pc, prologue, saved_arguments, string_indexof};
 use continuation::stack_chunk::{self, ChunkBounds};
 use continuation::{load_barriers, thaw_stubs, thawing, yielding};
 use frame_layout::FrameLayout;

@@ -74,6 +74,9 @@ macro_rules! hotspot_subprograms {
                 /// Returns the bytes of registers that compiled code keeps below its frame for a
                 /// barrier's call.
                 fn spilled_bytes(pc: Avma) -> u64 = barrier_spills::spilled_bytes, else 0;
+                /// Returns the bytes of arguments that a native wrapper keeps below its frame while
+                /// it waits for its monitor.
+                fn saved_arguments(pc: Avma) -> u64 = saved_arguments::saved_arguments, else 0;
                 /// Returns true if this is a pc of `doYield` from the call on that freezes frames.
                 fn is_yielding(pc: Avma) -> bool = yielding::is_yielding, else false;
                 /// Returns the bytes of the continuation's entry on top of what `doYield` returns

@@ -15,7 +15,7 @@ use jvmprof_common::{
         CodeBlob, code_blobs,
         compiled::{
             self, barrier_spills, c1_pushed_words, c1_pushed_words::ArrayCopyState, epilogue, layout_at_pc,
-            prologue, string_indexof,
+            prologue, saved_arguments, string_indexof,
         },
         continuation::{load_barriers, stack_chunk, stack_chunk::ChunkBounds, thawing, yielding},
         frame_layout::FrameLayout,

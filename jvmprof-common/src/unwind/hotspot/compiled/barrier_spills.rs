@@ -23,6 +23,7 @@
 
 use super::super::HotspotTarget;
 use super::instructions::{JMP, VZEROUPPER};
+use super::saved_arguments;
 use crate::address::Avma;
 
 /// Instructions between the call and `add rsp`, at most: half of the registers that there are, with
@@ -37,7 +38,7 @@ const JMP_SHORT: u64 = 0xeb;
 const POP_RAX: u64 = 0x58;
 
 /// Returns the bytes below the frame of the compiled code that has called something and continues
-/// at `pc`; 0 if there are none.
+/// at `pc`, those of [`saved_arguments`] included; 0 if there are none.
 #[inline(always)]
 pub fn spilled_bytes(target: &mut impl HotspotTarget, pc: Avma) -> u64 {
     let mut at = pc;
@@ -52,6 +53,9 @@ pub fn spilled_bytes(target: &mut impl HotspotTarget, pc: Avma) -> u64 {
         turn += 1;
     }
     let Some(add) = target.read_object(at) else { return 0 };
+    if turn == 0 && saved_arguments::may_begin(add) {
+        return target.saved_arguments(pc);
+    }
     let (bytes, length) = match add & 0xff_ffff {
         ADD_SHORT => (add >> 24 & 0xff, 4),
         ADD_LONG => (add >> 24 & 0xffff_ffff, 7),

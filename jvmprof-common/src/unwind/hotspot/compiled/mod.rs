@@ -6,6 +6,7 @@ pub mod epilogue;
 pub mod instructions;
 pub mod layout_at_pc;
 pub mod prologue;
+pub mod saved_arguments;
 pub mod string_indexof;
 
 use super::cached_frames::{CachedFrame, Nmethod};

@@ -44,6 +44,9 @@ pub fn enter(
     if !cursor.exact && ends_in_call(before) {
         return thawing::enter(cursor, target, jvm, walk);
     }
+    if !cursor.exact && thaw_stubs::is_preempted(cursor.pc, jvm) {
+        return thawing::enter_preempted(cursor, target, jvm, walk);
+    }
     let place = match cursor.exact {
         true => thaw_stubs::before_thaw(cursor, target, jvm).ok_or(Stop::Frozen)?,
         false => thaw_stubs::BeforeThaw {

@@ -16,7 +16,7 @@ use super::super::{Cursor, HotspotTarget};
 use super::stack_chunk::ENTRY_ALIGNMENT;
 use crate::abi::Stop;
 use crate::address::{Avma, StackAddress};
-use crate::jvm::{Jvm, ThawStub};
+use crate::jvm::{Jvm, THAW_STUBS, ThawStub};
 use crate::rows::Register;
 use crate::unwind::is_code_address;
 
@@ -74,6 +74,14 @@ pub(super) fn before_thaw(cursor: &Cursor, target: &mut impl HotspotTarget, jvm:
     let end = cursor.sp.wrapping_add(allocated).wrapping_add(pushed + ENTRY_ALIGNMENT - 1);
     let steps = if continues || is_allocated { 1 } else { BARRIER_STEPS };
     Some(BeforeThaw { from: end.aligned_down(ENTRY_ALIGNMENT), steps, continues })
+}
+
+/// Returns true for the stub behind those that thaw, by which a thread leaves its continuation that
+/// was preempted while it waited for a monitor (JDK 24 and later: `generate_cont_preempt_stub`).
+#[inline(always)]
+pub(super) fn is_preempted(pc: Avma, jvm: &Jvm) -> bool {
+    let stub = jvm.thaw_stub(pc);
+    stub.is_some_and(|(index, stub, offset)| index == THAW_STUBS - 1 && offset > u64::from(stub.restore))
 }
 
 /// `sub rsp, 16; pop rbp; ret`, after [`ThawStub::restore`]. The barrier for exceptions calls for

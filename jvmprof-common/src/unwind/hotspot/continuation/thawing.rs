@@ -64,6 +64,31 @@ pub(super) fn enter(
     }
 }
 
+/// As [`enter`], where the JVM has frozen all frames of a thread that waits for a monitor, and is to
+/// return to the stub that leaves the continuation (openjdk
+/// src/hotspot/share/runtime/continuationFreezeThaw.cpp, `patch_return_pc_with_preempt_stub`). They
+/// are still on the stack, too, but for the return address that it has replaced; how long they are
+/// isn't known.
+#[inline(always)]
+pub(super) fn enter_preempted(
+    cursor: &Cursor,
+    target: &mut impl HotspotTarget,
+    jvm: &Jvm,
+    walk: &mut FrozenWalk,
+) -> Result<Avma, Stop> {
+    let begin = (cursor.sp + (ENTRY_ALIGNMENT - 1)).aligned_down(ENTRY_ALIGNMENT);
+    let entry = target.find_continuation_entry(jvm, begin);
+    if entry == StackAddress(0) {
+        return Err(Stop::Frozen);
+    }
+    walk.entry = entry;
+    // A collector may have been there since.
+    match target.youngest_chunk(jvm, entry) {
+        Avma(0) => Err(Stop::Frozen),
+        chunk => Ok(chunk),
+    }
+}
+
 /// Returns the entry of a continuation with a chunk, where the memory ends that begins here; 0 if
 /// there is none.
 #[inline(always)]
