@@ -288,8 +288,8 @@ impl StratumTable {
         let object_bytes = record.object_bytes.max(1);
         let stratum =
             self.number(Stratum { class: class.cloned(), size_class: size_class(object_bytes), placement });
-        // The object at which a buffer ended is drawn from the buffer's bytes; any other event is an
-        // object by itself.
+        // The object at which a buffer ended is drawn from the buffer's bytes; any other event is
+        // an object by itself.
         let bytes = match (placement, record.drawn_bytes) {
             (Placement::Inside, 1..) => {
                 draws::bytes_inside(record, self.least_outside.get(&key).copied().unwrap_or(u64::MAX))

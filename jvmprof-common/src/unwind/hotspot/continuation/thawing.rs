@@ -64,8 +64,8 @@ pub(super) fn enter(
     }
 }
 
-/// As [`enter`], where the JVM has frozen all frames of a thread that waits for a monitor, and is to
-/// return to the stub that leaves the continuation (openjdk
+/// As [`enter`], where the JVM has frozen all frames of a thread that waits for a monitor, and is
+/// to return to the stub that leaves the continuation (openjdk
 /// src/hotspot/share/runtime/continuationFreezeThaw.cpp, `patch_return_pc_with_preempt_stub`). They
 /// are still on the stack, too, but for the return address that it has replaced; how long they are
 /// isn't known.
