@@ -25,6 +25,13 @@ const SIGNAL: [&str; 7] = [
     "__x64_sys_rt_sigreturn",
 ];
 
+/// Returns true for the kernel's entry by an interrupt of a device or of another CPU (Linux
+/// arch/x86/include/asm/idtentry.h). That by an exception, such as a page fault, is none: a
+/// function that changes registers accesses user memory before or after that.
+fn is_interrupt_entry(name: &str) -> bool {
+    name.starts_with("asm_sysvec_") || name == "asm_common_interrupt"
+}
+
 /// Maximum number of cached frames; a kernel has not many more places that samples hit.
 const MAX_FRAMES: usize = 20_000;
 
@@ -103,9 +110,16 @@ impl KernelFrames {
     /// Returns whether a thread was interrupted where its registers are neither those of the code
     /// that a signal interrupted nor those of the handler.
     pub(super) fn is_in_signal_delivery(&mut self, stack: &[u64]) -> bool {
-        let Some(leaf) = stack.first().copied().map(Avma) else { return false };
-        self.resolve(&[leaf]);
-        self.function(leaf).is_some_and(|it| SIGNAL.contains(&&*it.name))
+        // All but the first, and what an interrupt interrupted, are return addresses.
+        let callers = stack.iter().map(|address| Avma(address.saturating_sub(1)));
+        let callers: Vec<_> = callers.collect();
+        self.resolve(&callers);
+        // The clock may tick within the handler of another interrupt.
+        let is_entry = |at: &Avma| self.function(*at).is_some_and(|it| is_interrupt_entry(&it.name));
+        let interrupted = callers.iter().rposition(is_entry).and_then(|entry| stack.get(entry + 1));
+        let places: Vec<_> = stack.first().into_iter().chain(interrupted).map(|at| Avma(*at)).collect();
+        self.resolve(&places);
+        places.iter().any(|at| self.function(*at).is_some_and(|it| SIGNAL.contains(&&*it.name)))
     }
 
     fn function(&self, address: Avma) -> Option<&KernelFunction> {
@@ -159,5 +173,37 @@ impl KernelFrames {
         let function = self.function(address);
         let name = function.map_or_else(|| "[unknown kernel]".into(), |it| Arc::clone(&it.name));
         frame(FrameKind::Kernel, address, Some(Arc::clone(self.mapping())), Arc::clone(&name), name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_being_delivered_also_where_an_interrupt_has_another_one_within() {
+        let mut kernel = KernelFrames::default();
+        let names = [
+            "handle_softirqs",
+            "sysvec_apic_timer_interrupt",
+            "asm_sysvec_apic_timer_interrupt",
+            "restore_sigcontext",
+            "__do_sys_rt_sigreturn",
+            "asm_exc_page_fault",
+            "fpu__restore_sig",
+        ];
+        for (number, name) in (1..).zip(names) {
+            let (start, end) = (Avma(number << 12), Avma((number << 12) + 0x100));
+            kernel.functions.insert(start, KernelFunction { end, name: name.into() });
+        }
+        let stack = |numbers: &[u64]| numbers.iter().map(|number| (number << 12) + 0x10).collect::<Vec<_>>();
+        let mut is_delivery = |numbers: &[u64]| kernel.is_in_signal_delivery(&stack(numbers));
+        assert!(is_delivery(&[4, 5]));
+        assert!(is_delivery(&[1, 2, 3, 4, 5]));
+        assert!(is_delivery(&[2, 3, 1, 2, 3, 4, 5]), "an interrupt in an interrupt");
+        assert!(!is_delivery(&[7, 4, 5]), "what it calls begins when all registers are there");
+        assert!(!is_delivery(&[1, 2, 3, 7, 4, 5]));
+        assert!(!is_delivery(&[1, 6, 4, 5]), "a page fault");
+        assert!(!is_delivery(&[]));
     }
 }
