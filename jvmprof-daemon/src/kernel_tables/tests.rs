@@ -100,7 +100,7 @@ fn refused_rows_are_tried_again_and_take_the_space_that_others_left() {
     small.tables.add_file(SECOND, rows());
     let counts = small.tables.counts();
     assert_eq!((small.tables.has_or_refuses_rows(&SECOND), counts.tables, counts.evicted), (true, 1, 1));
-    assert_eq!(small.processes_lacking_rows(), [second], "it isn't told yet");
+    assert_eq!(small.processes_lacking_rows(), [second], "it isn't reported yet");
     small.publish(2, SECOND);
     assert_eq!(small.processes_lacking_rows(), []);
 }

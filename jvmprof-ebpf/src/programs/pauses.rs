@@ -50,7 +50,7 @@ fn pause_reached(ctx: ProbeContext) -> u32 {
         // It began before the JVM was followed, and isn't known whole.
         return 0;
     }
-    // Without it samples of the pause miss their label; the pause itself is told when it ends.
+    // Without it samples of the pause miss their label; the pause itself is reported when it ends.
     emit_pause(&record(&ctx, jvm, jvm.reached_ns));
     0
 }

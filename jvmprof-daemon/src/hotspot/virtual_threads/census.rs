@@ -195,7 +195,7 @@ fn count_by_state<M: ProcessMemory>(
 }
 
 /// Returns stacks of threads that wait: of many a part, chosen by chance, for `limit` at most. What
-/// can't be told of a stack, or isn't known in time, loses that stack only.
+/// isn't known of a stack, or not in time, loses that stack only.
 fn waiting_stacks<M: ProcessMemory>(
     heap: &HeapReader<'_, M>,
     layout: &CensusLayout,

@@ -92,7 +92,7 @@ fn switches(options: &SamplerOptions, cpus: u32) -> [Global; 7] {
     ]
 }
 
-/// The clock by which the kernel tells the time.
+/// The clock by which the kernel measures time.
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
 /// Returns true if the kernel tells the time by the processor's counter: it has found then that
